@@ -143,7 +143,7 @@ class Session:
           bucket: which graph to use; the smallest that fits when None, and of extend graphs else the largest, once and again.
         """
         self.check_tokens(tokens)
-        if not self._prefill and self._extend:
+        if self.chunks and (bucket or len(tokens)) > max(self._prefill, default=0):
             return self._in_chunks(tokens, bucket, row)
         bucket = self._bucket(len(tokens), bucket)
         padded = np.full(bucket, self.padding, np.int32)
@@ -161,7 +161,7 @@ class Session:
         self.positions[row] = 0
         done = 0
         while done < len(tokens):
-            size = bucket or next((b for b in self.buckets if b >= len(tokens) - done), self.buckets[-1])
+            size = bucket or next((b for b in self.chunks if b >= len(tokens) - done), self.chunks[-1])
             head = self.extend(tokens[done : done + size], bucket, row, len(tokens))
             done += size
         return head

@@ -353,15 +353,14 @@ class LayerBuilder(MatrixBuilder):
 
         queries = [by_head(q) for q, _ in products]
         visible = self.broadcast_in_dim(scoring.visible.mask, (T, G, S), (0, 2))
-        visible = self.reshape(visible, (T * G, S))
+        visible, slots = self.reshape(visible, (T * G, S)), self.iota((S,), "i32")
 
         def goes_on(state: Sequence[Value]) -> Value:
             return self.compare(state[0], end, "LT")
 
         def block(state: Sequence[Value]) -> list[Value]:
             number, maximum, total, context = state
-            slot = self.multiply(number, self.i32(BLOCK))
-            start = self.minimum(slot, self.i32(S - BLOCK)) if S % BLOCK else slot
+            start = self.multiply(number, self.i32(BLOCK))
 
             def part(x: Value) -> Value:
                 # IREE 3.13 takes the slice in the dispatch that packs it for the product, for which its stack is too small.
@@ -375,15 +374,13 @@ class LayerBuilder(MatrixBuilder):
             if scoring.cap is not None:
                 scores = self.soft_cap(scores, scoring.cap)
             seen = self.dynamic_slice(visible, (zero, start), (T * G, BLOCK))
-            if S % BLOCK:  # the last block begins within the one before it
-                slots = self.add(self.iota(seen.shape, "i32", 1), self.over_first(start, seen.shape))
-                seen = self.and_(seen, self.compare(slots, self.over_first(slot, seen.shape), "GE"))
+            seen = self.and_(seen, self.over_last(self.own_keys(start, slots), seen.shape))
             scores = self.select(self.over_last(seen, shape), scores, self.f32(-INFINITY, shape))
             largest = self.maximum(maximum, self.reduce(scores, self.f32(-INFINITY), (2,), "maximum"))
             # Nor may what packs the shares compute them.
             shares = self.exponential(self.subtract(scores, self.over_first(largest, shape)))
             shares = self.optimization_barrier(shares)
-            less = self.exponential(self.subtract(maximum, largest))
+            less = self.shrinks(maximum, largest)
             total = self.add(self.multiply(total, less), self.reduce(shares, self.f32(0.0), (2,), "add"))
             context = self.multiply(context, self.over_first(less, context.shape))
             context = self.add(context, self.dot_general(shares, part(values), ((2,), (1,)), ((0,), (0,))))
@@ -398,6 +395,15 @@ class LayerBuilder(MatrixBuilder):
         _, _, total, context = self.while_([first, *state], goes_on, block)
         context = self.divide(context, self.over_first(total, context.shape))
         return self.transpose(self.reshape(context, (K, T, G, U)), (1, 0, 2, 3))
+
+    def own_keys(self, start: Value, slots: Value) -> Value:
+        """Which keys of a slice are those of the block from `start` on: it ends where the slots do, and then begins before. i1 [BLOCK]"""
+        keys = self.dynamic_slice(slots, (start,), (BLOCK,))
+        return self.compare(keys, self.over_first(start, keys.shape), "GE")
+
+    def shrinks(self, maximum: Value, largest: Value) -> Value:
+        """By how much what was summed under a maximum counts less under a larger one."""
+        return self.exponential(self.subtract(maximum, largest))
 
     def sum_of_visible(self, x: Value, y: Value, visible: Value, over_slots: bool = False) -> Value:
         """One query's x [K, G, D] or, over slots, [K, G, S], times y [K, S, D], summed: [K, G, S] or [K, G, D]. Of a batch, all

@@ -304,14 +304,19 @@ def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
     position, length, total = named["position"], named["length"], named.get("total")
     # Padding may have positions that there are none of.
     positions = b.minimum(b.add(b.iota((T,), "i32"), b.over_first(position, (T,))), b.i32(S - 1, (T,)))
-    # On a device each turn of a loop would wait for what decides whether there is another.
-    blocks = partial(b.key_blocks, position, T, S) if S > BLOCK and not b.on_device else None
+    blocks = partial(b.key_blocks, position, T, S) if in_blocks(abi, b.on_device) else None
     masks = _masks(config, S, partial(b.visible_to_positions, positions, S), blocks)
     ropes = {r: b.rope_rows(prefill_tables(r, S), r.interleaved, positions, total) for r in config.ropes}
     numbers = b.layer_numbers(len(config.layers), position)
     caches, row = (named["k_cache"], named["v_cache"]), named.get("row")
     cache = ExtendCache(*caches, position=position, length=length, row=row, numbers=numbers)
     return Taken(named["tokens"], ropes, masks, cache)
+
+
+def in_blocks(abi: Abi, on_device: bool) -> bool:
+    """Whether a graph attends to a block of keys at a time."""
+    # On a device each turn of a loop would wait for what decides whether there is another.
+    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:

@@ -48,7 +48,7 @@ class Mutant:
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
       it fuses them.
-    batch: rows of the graphs of that run.
+    batch: rows of the graphs of that run. capacity: cache slots of them; 0 for as many as are usual.
     """
 
     id: str
@@ -63,6 +63,7 @@ class Mutant:
     model: str = "tiny-llama"
     weights: str = "rows"
     batch: int = 1
+    capacity: int = 0
 
     @property
     def held(self) -> tuple[str, str, bool]:
@@ -78,9 +79,9 @@ class Mutant:
         return "simulated" if self.part == "device" else "cpu"
 
     @property
-    def run(self) -> tuple[str, str, str, int]:
-        """Which right run it is held to: a model, how its weights are held, the device, and the rows."""
-        return self.model, self.weights, self.device, self.batch
+    def run(self) -> tuple[str, str, str, int, int]:
+        """Which right run it is held to: a model, how its weights are held, the device, the rows, and the slots or 0."""
+        return self.model, self.weights, self.device, self.batch, self.capacity
 
     @property
     def architecture(self) -> str:
@@ -111,11 +112,12 @@ def named(id: str) -> Mutant:
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
     model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1,
+    capacity: int = 0,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model, weights, batch: the run that it is planted in.
+      model, weights, batch, capacity: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
@@ -141,6 +143,7 @@ def mutant(
             model,
             weights,
             batch,
+            capacity,
         )
         return wrong
 

@@ -15,7 +15,7 @@ from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import check_contract
+from hloracle.reference.model.contract import check_contract, refuse_beyond_positions
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, fused
@@ -68,6 +68,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     precision = asked.precision
     directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
+    refuse_beyond_positions(config, asked.capacity)
     if precision in QUANTIZED:
         held = open_checkpoint(directory).layout(precision)
     else:

@@ -55,7 +55,7 @@ EXACT = 0.90
 AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
-Run = tuple[str, str, str, int]  # a model, how its weights are held, the kind of device, and the rows of its graphs
+Run = tuple[str, str, str, int, int]  # see Mutant.run
 Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
@@ -167,7 +167,7 @@ def _judged(report: Report, id: str) -> tuple[Record, bool | None]:
     In a child process, of which nothing is a child of its own.
     """
     mutant = MUTANTS[id]
-    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
+    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.run)
     record = _run(report, mutant.run, capacity, id)
     return record, _exact(mutant, record)
 
@@ -198,10 +198,10 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     precision, layout, fused = mutant.held
     device, batch = Device(mutant.device), mutant.batch
     emitter = Emitter(untuned(layout, fused, device))
-    model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.model)
+    model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.run)
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
-    for phase, bucket in (("decode", 0), *((_prompt(batch), b) for b in buckets)):
+    for phase, bucket in (("decode", 0), *((_prompt(mutant.run), b) for b in buckets)):
         for head in ("logits", "token"):
             graph = emitter(Request(model, phase, head, capacity, bucket, precision, device, batch))
             if graph is not None and name in ("", graph.name):
@@ -215,21 +215,20 @@ def _right(report: Report, key: Run) -> Right:
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
     get depends on IREE then, and that the model is right there is `hloracle suite`'s to test.
     """
-    model, *_ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
-    record = _run(report, key, _capacity(model), "", None if beyond else BUILT_IN[1:])
-    return record, _consumers(model, key[-1])
+    record = _run(report, key, _capacity(key), "", None if beyond else BUILT_IN[1:])
+    return record, _consumers(key)
 
 
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch = of
+    model, weights, kind, batch, _ = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=model in LATE, repairs=False,
+            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=_quick(of), repairs=False,
             batch=batch,
         )  # fmt: skip
         context = Context(
@@ -241,30 +240,35 @@ def _run(
         return run(settings, context)
 
 
-def _command(model: str, weights: str, device: str, batch: int) -> str:
+def _command(model: str, weights: str, device: str, batch: int, capacity: int) -> str:
     precision, layout, fused = held_as(weights)
     on = "" if device == "cpu" else f" --device {device}"
     on += f" --batch {batch}" if batch > 1 else ""
+    on += f" --capacity {capacity}" if capacity else ""
     return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
-def _capacity(model: str) -> int:
-    return LATE_CAPACITY if model in LATE else CAPACITY
+def _capacity(of: Run) -> int:
+    return of[-1] or (LATE_CAPACITY if of[0] in LATE else CAPACITY)
 
 
-def _prompt(batch: int) -> str:
+def _quick(of: Run) -> bool:
+    return of[0] in LATE or of[-1] > 0
+
+
+def _prompt(of: Run) -> str:
     """The phase of the graphs that a prompt goes through."""
-    return "prefill" if batch == 1 else "extend"
+    return Settings(of[0], TOKENS, _capacity(of), quick=_quick(of), batch=of[3]).prompt
 
 
-def _consumers(model: str, batch: int) -> dict[str, set[str]]:
+def _consumers(of: Run) -> dict[str, set[str]]:
     """Anchor -> the anchors whose subgraph reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
-    config = open_checkpoint(resolve(model)).config
+    config = open_checkpoint(resolve(of[0])).config
     found: dict[str, set[str]] = {}
-    for phase, bucket in ((_prompt(batch), BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket, None, batch), config)
+    for phase, bucket in ((_prompt(of), BUCKETS[0]), ("decode", 0)):
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of[3]), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

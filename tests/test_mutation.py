@@ -146,7 +146,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     monkeypatch.setattr(mutation, "run", lambda *arguments: asked.append(arguments) or {})
     monkeypatch.setattr(mutation, "_consumers", lambda model, batch: {})
     monkeypatch.setattr(mutation, "_exact", lambda mutant, record: None)
-    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1) and m.part == "emitter")
+    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1, 0) and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
     found = [
@@ -181,9 +181,9 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
                 done(item, (record("conforms", None, tokens=clean[weights]), None), 1.0)
 
     monkeypatch.setattr(study, "run_each", each)
-    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1)) for weights in HELD]
+    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1, 0)) for weights in HELD]
     found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, reuse=False)
-    assert right == [("tiny-llama", weights, "cpu", 1) for weights in HELD]
+    assert right == [("tiny-llama", weights, "cpu", 1, 0) for weights in HELD]
     assert {t.detail for t in found} == {"every logit is the right one, bit for bit"}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from hloracle.conformance.checks.check import Question
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.matrix import hands_of
+from hloracle.emitters.model import in_blocks
 from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.contract import effective_window
@@ -78,6 +79,7 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
+    options += ["blocks"] if source == "emitter" and in_blocks(abi, on_device) else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 

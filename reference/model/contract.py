@@ -59,6 +59,15 @@ def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch:
         raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
 
 
+def refuse_beyond_positions(config: Config, capacity: int) -> None:
+    """Raises InputError for more slots than the model has positions; where RoPE is `dynamic`, it may have any number."""
+    most = config.max_position_embeddings
+    if capacity > most and all(rope.type != "dynamic" for rope in config.ropes):
+        raise InputError(
+            f"is {capacity:,}, and the model has {most:,} positions", "--capacity", "ask for at most as many"
+        )
+
+
 def graph_abi(
     config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1
 ) -> Abi:
