@@ -103,8 +103,9 @@ def untuned(
     if device.remote:  # the threads of a warp read one row, each some of its columns
         return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     if batch > 1:
-        decode = Build("packed" if precision in QUANTIZED else "spread")
-        return Choice(layout or "rows", fused, decode=decode)
+        if precision in QUANTIZED:
+            return Choice(layout or "panels", fused, decode=Build("unmoved"))
+        return Choice(layout or "rows", fused, decode=Build("spread"))
     layout = layout or "panels"
     return Choice(layout, fused, prefill=Build("packed" if layout == "panels" else "plain"))
 
@@ -113,7 +114,7 @@ def production_graphs(
     checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[GraphSpec]
 ) -> list[Graph]:
     """The emitter's graphs of these, with the flags that IREE compiles them with."""
-    layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused)
+    layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused, max(spec.batch for spec in specs))
     return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
 
 

@@ -69,7 +69,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
     if precision in QUANTIZED:
-        held = open_checkpoint(directory).layout(precision)
+        held = open_checkpoint(directory).layout(precision, asked.layout == "panels", batch=asked.batch)
     else:
         held = default_layout(config, precision, asked.layout == "panels")
     held = fused(config, held) if asked.fuse else held
