@@ -22,8 +22,8 @@ from hloracle.reference.model.encodings import PANEL, of_precision
 # memory.
 HANDS = 4
 
-# The most tokens whose product with quantized weights in panels is a sum.
-FEW = 8
+# The most tokens whose product with quantized weights in panels is a sum: each needs a vector register of AVX-512.
+FEW = 32
 QUANTIZED_PANELS = ("int8.panels", "int4.panels")
 
 
@@ -317,15 +317,15 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Strategies:
-    """The strategies of one encoding: for one token's product, for a prompt's, and for one of at most `FEW` tokens."""
+    """The strategies of one encoding: for the product of one token, or of at most `few`, and for a prompt's."""
 
     token: Strategy
     prompt: Strategy
-    few: Strategy | None = None
+    few: int = 1
 
     def of(self, tokens: int) -> Strategy:
         """The one for so many tokens."""
-        return self.token if tokens == 1 else self.few if self.few and tokens <= FEW else self.prompt
+        return self.token if tokens <= self.few else self.prompt
 
 
 # IREE 3.13, llvm-cpu, 2 cores of an Intel Xeon (Sapphire Rapids) that read 32 GB/s. One token: weights of [1536, 576] and
@@ -360,6 +360,6 @@ STRATEGIES: dict[str, Strategies] = {
         ),
         _HALVES,
     ),
-    "int8.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, _GROUP_PANELS),
-    "int4.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, _GROUP_PANELS),
+    "int8.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, FEW),
+    "int4.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, FEW),
 }
