@@ -13,6 +13,7 @@ import pytest
 from evidence import TRUTHS, outcome
 from models import FAMILY_SHAPES, SHAPES, TOKENS, Model, model, quick_xla
 
+from hloracle.backends.iree import FLAG_SETS
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.conformance.checks.of_configurations import configuration_checks
@@ -156,7 +157,9 @@ def test_rows_of_quantized_weights(compiler: str, precision: str) -> None:
     wanted = alone(quantized(precision, quick_xla(), 1, "prefill"), some)
     assert_alike(in_rows(many, some), wanted)
     with pytest.raises(AssertionError):
-        assert_alike(wanted, alone(quantized("int8" if precision == "int4" else "int4", quick_xla(), 1, "prefill"), some))
+        assert_alike(
+            wanted, alone(quantized("int8" if precision == "int4" else "int4", quick_xla(), 1, "prefill"), some)
+        )
 
 
 def test_how_rows_of_quantized_weights_are_written_and_compiled() -> None:
@@ -168,6 +171,7 @@ def test_how_rows_of_quantized_weights_are_written_and_compiled() -> None:
         assert "--iree-global-opt-propagate-transposes=false" in graph.flags
     (rows,) = production_graphs(checkpoint, "int4", untuned("rows", batch=8, precision="int4"), specs[:1])
     assert {w.encoding.rpartition(".")[0] for w in rows.abi.weights} == {"", "int8", "int4"}
+    assert rows.flags == FLAG_SETS["packed"]
 
 
 @pytest.mark.parametrize("source", ["emitter", "oracle"])
