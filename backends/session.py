@@ -371,5 +371,5 @@ def _vocab_size(abi: Abi) -> int:
         return abi.results[0].shape[-1]
     for weight in abi.weights:
         if "embed_tokens.weight" in weight.name:
-            return weight.shape[0] * (weight.shape[2] if weight.encoding.endswith("panels") else 1)
+            return weight.shape[0] * (weight.shape[-1] if "panels" in weight.encoding.split(".") else 1)
     raise InputError("has no weight embed_tokens.weight", "graph", "judge one that answers with logits")

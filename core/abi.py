@@ -37,6 +37,8 @@ DTYPE_BYTES = {
 ENCODINGS = (
     "plain", "panels", "bf16", "bf16.panels", "f16", "f16.panels",
     "int8.low", "int8.high", "int8.scale", "int4.nibbles", "int4.scale", "int4.minimum",
+    "int8.panels.low", "int8.panels.high", "int8.panels.scale",
+    "int4.panels.nibbles", "int4.panels.scale", "int4.panels.minimum",
 )  # fmt: skip
 
 # Rank and dtype of every role that has one; caches are [layers, K, S, D]. Of several rows, those in BY_ROW have an axis more.

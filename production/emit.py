@@ -70,7 +70,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     config = load_config(directory)
     refuse_beyond_positions(config, asked.capacity)
     if precision in QUANTIZED:
-        held = open_checkpoint(directory).layout(precision)
+        held = open_checkpoint(directory).layout(precision, asked.layout == "panels", batch=asked.batch)
     else:
         held = default_layout(config, precision, asked.layout == "panels")
     held = fused(config, held) if asked.fuse else held

@@ -168,7 +168,7 @@ def held() -> dict[str, dict[str, Any]]:
             spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)
             plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
             grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
-            (use,) = uses(weight, phase, config)
+            (use,) = uses(weight, phase, config, tokens=spec[4] or 1)
             part, _ = encoding.types(taken_shapes(config, {weight})[weight])[0]
             found = rows.setdefault(held_key(weight, encoding.name, use, part), {"fixed": grown, "layers": {}})
             if found["fixed"] != grown:

@@ -707,6 +707,14 @@ def test_check_refuses_panels_that_do_not_fit(name: str, refused: Refused, tmp_p
     assert "[257, 84], which" in line
 
 
+def test_check_refuses_groups_in_panels_of_a_model_that_has_floats(refused: Refused, tmp_path: Path) -> None:
+    graph, abi = write_graph(tmp_path)
+    name = "int4.panels.scale"
+    edit_abi(abi, "arguments", 0, name=f"model.embed_tokens.weight.{name}", encoding=name, shape=[17, 21, 16])
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--out", tmp_path / "out")
+    assert f"weight model.embed_tokens.weight.{name} is [17, 21, 16] f32, and in the model it is in float32" in line
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

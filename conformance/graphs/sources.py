@@ -133,7 +133,7 @@ class Emitter:
         choice = self.choice
         if choice is None or request.device.remote != choice.on_device:
             choice = untuned(device=request.device, batch=request.batch, precision=request.precision)
-        layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused)
+        layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused, request.batch)
         return production_graph(request.config, request.spec, layout, choice)
 
 
