@@ -145,7 +145,7 @@ class Session:
           bucket: which graph to use; the smallest that fits when None, and of extend graphs else the largest, once and again.
         """
         self.check_tokens(tokens)
-        if not self._prefill and self._extend:
+        if self.chunks and (bucket or len(tokens)) > max(self._prefill, default=0):
             return self._in_chunks(tokens, bucket, row)
         bucket = self._bucket(len(tokens), bucket)
         padded = np.full(bucket, self.padding, np.int32)
@@ -163,7 +163,7 @@ class Session:
         self.positions[row] = 0
         done = 0
         while done < len(tokens):
-            size = bucket or next((b for b in self.buckets if b >= len(tokens) - done), self.buckets[-1])
+            size = bucket or next((b for b in self.chunks if b >= len(tokens) - done), self.chunks[-1])
             head = self.extend(tokens[done : done + size], bucket, row, len(tokens))
             done += size
         return head
@@ -380,5 +380,5 @@ def _vocab_size(abi: Abi) -> int:
         return abi.results[0].shape[-1]
     for weight in abi.weights:
         if "embed_tokens.weight" in weight.name:
-            return weight.shape[0] * (weight.shape[2] if weight.encoding.endswith("panels") else 1)
+            return weight.shape[0] * (weight.shape[-1] if "panels" in weight.encoding.split(".") else 1)
     raise InputError("has no weight embed_tokens.weight", "graph", "judge one that answers with logits")

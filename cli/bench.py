@@ -9,9 +9,8 @@ import click
 
 from hloracle.cli import options
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
-from hloracle.core.bounds import CAPACITY, LAYERS, ROUNDS
+from hloracle.core.bounds import BATCH, CAPACITY, LAYERS, ROUNDS
 from hloracle.core.folder import prepare_folder
-from hloracle.reference.model.contract import BATCH
 
 SCALING_PARTS = ("decode", "prefill", "layers", "memory")
 

@@ -21,7 +21,7 @@ from hloracle.cli.ops import OPS_COMMANDS
 from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.cli.records import RECORD_COMMANDS
 from hloracle.cli.versions import VERSION_COMMANDS
-from hloracle.core.bounds import TRIES
+from hloracle.core.bounds import BATCH, TRIES
 from hloracle.core.console import Output, harmless, say, terminal, verdict_stands
 from hloracle.core.errors import InputError
 from hloracle.core.files import is_special, write_file
@@ -352,7 +352,6 @@ def generate(
     from hloracle.backends.devices import open_device
     from hloracle.production.generate import Engine, Wanted, generate_many, generate_text, read_prompts
     from hloracle.production.sampling import Sampling
-    from hloracle.reference.model.contract import BATCH
 
     device, backend = open_device(asked["device"], asked["cuda_target"]), asked["backend"]
     if backend and device.remote:

@@ -89,7 +89,7 @@ precisions: Option = several(
 
 def layout(default: str | None = None) -> Option:
     """`--layout`, `panels` or `rows`; without a default None stands for what `hloracle tune` found."""
-    words = "How floats lie: 16 rows side by side, which is read faster; or as in the checkpoint."
+    words = "How floats, and integers in graphs of several rows, lie: 16 rows side by side, which is read faster; or as in the checkpoint."
     return click.option(
         "--layout", type=click.Choice(["panels", "rows"]), default=default, show_default=default is not None,
         help=words if default else f"{words} When not given, what `hloracle tune` found here, or else panels.",

@@ -111,9 +111,14 @@ class Evidence:
         return tuple(sorted({abi.bucket for abi in self.abis if abi.phase != "decode"}))
 
     @property
+    def in_parts(self) -> bool:
+        """Whether a prompt goes through the judged graphs part by part."""
+        return any(abi.phase == "extend" for abi in self.abis)
+
+    @property
     def batch(self) -> int:
         """Rows of the judged graphs."""
-        return max(abi.batch for abi in self.abis)
+        return max((abi.batch for abi in self.abis), default=1)
 
     @property
     def capacity(self) -> int:

@@ -62,7 +62,7 @@ from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
 from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.checkpoint import open_checkpoint
-from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.contract import BUCKETS, refuse_beyond_positions
 
 PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
@@ -179,7 +179,9 @@ def _graphs(run: Run, source: Source) -> list[Graph]:
     request = Request(
         run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device, settings.batch
     )
-    graphs = graphs_of(source, request, settings.buckets, ["logits", "token"])
+    if not isinstance(source, Files):
+        refuse_beyond_positions(run.model.config, settings.capacity)
+    graphs = graphs_of(source, request, settings.prompt, settings.buckets, ["logits", "token"])
     slots = graphs[0].abi.capacity
     if isinstance(source, Files) and not 0 < settings.tokens <= slots:
         what = f"is {settings.tokens}, and the graph's cache has {slots} slots"
@@ -290,7 +292,7 @@ def prompts(run: Run) -> list[Prompt]:
     settings, evidence, config = run.settings, run.evidence, run.model.config
     buckets = evidence.buckets
     found = prompt_suite.suite(
-        run.model.directory, config, Reach(evidence.capacity, buckets or BUCKETS, evidence.steps),
+        run.model.directory, config, Reach(evidence.capacity, buckets or BUCKETS, evidence.steps, evidence.in_parts),
         settings.tokens if evidence.steps else 1, run.context.report,
         only_fitting=settings.early_exit or settings.quick or not all(isinstance(s, Emitter) for s in run.sources),
     )  # fmt: skip

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.conformance.project.file import Project
-from hloracle.core.bounds import CAPACITY, ROUNDS
+from hloracle.core.bounds import BATCH, CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
-from hloracle.reference.model.contract import BATCH, BUCKETS
+from hloracle.reference.model.contract import BUCKETS
 
 # Of a quick run: its longest prompt fills the bucket, and what follows fills the last slot of the cache.
 QUICK_BUCKET = 64
@@ -58,6 +58,14 @@ class Settings:
     compute: str = "f32"
 
     @property
+    def prompt(self) -> str:
+        """What a source is asked for to take a prompt: `extend`, part by part, where rows do, and where no bucket of at most the
+        capacity holds a prompt whose continuation ends at the last slot; else `prefill`.
+        """
+        whole = self.capacity - self.tokens + 1 <= max(self.buckets, default=0)
+        return "prefill" if whole and self.batch == 1 else "extend"
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """Of the graphs of a prompt that a source is asked for."""
         return (QUICK_BUCKET,) if self.quick else tuple(b for b in BUCKETS if b <= self.capacity)
@@ -81,11 +89,4 @@ class Settings:
             raise InputError(
                 f"is {self.tokens}, more than the {self.capacity} cache slots", "--tokens",
                 "raise --capacity, or ask for fewer",
-            )  # fmt: skip
-        # A prompt has to end at the last cache slot, and a bucket inside the cache to hold it.
-        longest = self.capacity - self.tokens + 1
-        if not any(b >= longest for b in self.buckets):
-            raise InputError(
-                f"is {self.capacity}: no bucket of at most that many holds the {longest} tokens of a prompt that fills it",
-                "--capacity", f"give one of {', '.join(map(str, BUCKETS))}",
             )  # fmt: skip

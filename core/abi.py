@@ -37,6 +37,8 @@ DTYPE_BYTES = {
 ENCODINGS = (
     "plain", "panels", "bf16", "bf16.panels", "f16", "f16.panels",
     "int8.low", "int8.high", "int8.scale", "int4.nibbles", "int4.scale", "int4.minimum",
+    "int8.panels.low", "int8.panels.high", "int8.panels.scale",
+    "int4.panels.nibbles", "int4.panels.scale", "int4.panels.minimum",
 )  # fmt: skip
 
 # Rank and dtype of every role that has one; caches are [layers, K, S, D]. Of several rows, those in BY_ROW have an axis more.
@@ -130,8 +132,8 @@ class Abi:
     @property
     def batch(self) -> int:
         """Rows `B`: of several, the caches are `[layers, B, K, S, D]`."""
-        shape: tuple[int, ...] = next((r.shape for r in self.results if r.role == "k_cache"), ())
-        return shape[1] if len(shape) == TYPES["k_cache"][0] + 1 else 1
+        rank = TYPES["k_cache"][0] + 1
+        return next((r.shape[1] for r in self.results if r.role == "k_cache" and len(r.shape) == rank), 1)
 
     @property
     def caches(self) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 # Slots of a cache, and with it positions and tokens: a graph holds RoPE's angles at each. That of a head of 128 dimensions
 # has 134 MB at so many.
 CAPACITY = 2**17
+# Rows of a batch.
+BATCH = 1024
 # Four times as many as the deepest model that is published; a graph of so many is written in 7 s.
 LAYERS = 512
 # As many as the largest machines have, or more: each is one of the operating system, made before anything runs.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -84,6 +84,7 @@ class Builder:
         self.arguments: list[Value] = []
         self._lines: list[str] = []
         self._origins: list[tuple[Origin, ...]] = []  # of each line
+        self._function = self._lines, self._origins  # also while a region is written
         self._scope: tuple[str, ...] = ()
         self._taken: dict[str, int] = {}
         self._constants: dict[tuple[str, str], Value] = {}
@@ -172,9 +173,11 @@ class Builder:
     def _constant(self, literal: str, type: TensorType) -> Value:
         key = (literal, str(type))
         if key not in self._constants:
-            scope, self._scope = self._scope, ()
+            # In the function, also for what is first used in a region: others may use it as well.
+            scope, region = self._scope, (self._lines, self._origins)
+            self._scope, (self._lines, self._origins) = (), self._function
             self._constants[key] = self._append("constant", "c", type, f"dense<{literal}> : {type}")
-            self._scope = scope
+            self._scope, (self._lines, self._origins) = scope, region
         return self._constants[key]
 
     # ---- elementwise
@@ -501,6 +504,42 @@ class Builder:
         )
         return self._append(op, "red", type, text)
 
+    # ---- control flow
+
+    def while_(
+        self, state: Sequence[Value], cond: Callable[[Sequence[Value]], Value],
+        body: Callable[[Sequence[Value]], Sequence[Value]],
+    ) -> list[Value]:  # fmt: skip
+        """The spec's `while`: body(state) takes the state's place as long as cond(state), a scalar i1, is true.
+
+        Both may use what was computed before.
+        """
+        types, name, boolean = [v.type for v in state], self._name("loop"), TensorType((), "i1")
+        condition, goes_on = self._region("while", "C1", f"{name}.cond", types, lambda s: [cond(s)], [boolean])
+        block, step = self._region("while", "C2", f"{name}.body", types, body, types)
+        given, listed, here = ", ".join(f"%{v.name}" for v in state), ", ".join(map(str, types)), _written_by()
+        opening = f'    %{name}:{len(types)} = "stablehlo.while"({given}) ({{'
+        closing = f"    }}) : ({listed}) -> ({listed}){self._place()}"
+        self._lines += [opening, *condition, "    }, {", *block, closing]
+        self._origins += [here, *goes_on, here, *step, here]
+        return [Value(f"{name}#{i}", t) for i, t in enumerate(types)]
+
+    def _region(
+        self, op: str, number: str, name: str, arguments: Sequence[TensorType],
+        write: Callable[[Sequence[Value]], Sequence[Value]], results: Sequence[TensorType],
+    ) -> tuple[list[str], list[tuple[Origin, ...]]]:  # fmt: skip
+        """The lines of a region with one block, and where they are from. Constants are written in the function instead."""
+        taken = [Value(f"{name}{i}", type) for i, type in enumerate(arguments)]
+        outside = self._lines, self._origins
+        self._lines, self._origins = [], []
+        returned = list(write(taken))
+        (lines, origins), (self._lines, self._origins) = (self._lines, self._origins), outside
+        types, here = ", ".join(str(v.type) for v in returned), _written_by()
+        self._check(op, number, [v.type for v in returned] == list(results), f"returns [{types}]")
+        opening = f"    ^bb0({', '.join(f'%{v.name}: {v.type}' for v in taken)}):"
+        closing = f"      stablehlo.return {', '.join(f'%{v.name}' for v in returned)} : {types}"
+        return [opening, *(f"  {line}" for line in lines), closing], [here, *origins, here]
+
     # ---- what another one computes
 
     def custom_call(self, call_target_name: str, inputs: Sequence[Value], result: TensorType) -> Value:
@@ -540,16 +579,21 @@ class Builder:
             raise TypeError(f"{op} ({number}): {message}, in {self.anchor or 'the function'}")
 
     def _append(self, op: str, hint: str, type: TensorType, body: str, generic: bool = False) -> Value:
+        name = self._name(hint)
+        call = body if generic else f"stablehlo.{op}{'' if body.startswith('(') else ' '}{body}"
+        self._lines.append(f"    %{name} = {call}{self._place()}")
+        self._origins.append(_written_by())
+        return Value(name, type)
+
+    def _name(self, hint: str) -> str:
         prefix = self.anchor.replace("layers.", "l").replace(".", "_")
         stem = f"{prefix}.{hint}" if prefix else hint
         count = self._taken.get(stem, 0)
         self._taken[stem] = count + 1
-        name = f"{stem}{count or ''}"
-        call = body if generic else f"stablehlo.{op}{'' if body.startswith('(') else ' '}{body}"
-        place = f' loc("{self.anchor}")' if self._scope else ""
-        self._lines.append(f"    %{name} = {call}{place}")
-        self._origins.append(_written_by())
-        return Value(name, type)
+        return f"{stem}{count or ''}"
+
+    def _place(self) -> str:
+        return f' loc("{self.anchor}")' if self._scope else ""
 
 
 def _written_by() -> tuple[Origin, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from hloracle.emitters.builder import Builder, TensorType, Value
-from hloracle.reference.model.encodings import PANEL
+from hloracle.reference.model.encodings import PANEL, of_precision
 
 # At most so many groups of one token's product are added lane by lane before they are summed: IREE 3.13 adds up a vector's
 # lanes at each step of a sum, a third of the work where a step is a group or two. SmolLM2 135M, ms a step with 1, 2, 3, 4, 6:
@@ -21,6 +21,11 @@ from hloracle.reference.model.encodings import PANEL
 # [2048, 8192], 10^9 weights a second with 1, 2, 4, 8: int4 17, 19, 20, 12; int8 16, 17, 19, 9: of 8, some terms are written to
 # memory.
 HANDS = 4
+
+# The most tokens whose product with quantized weights in panels is a sum. SmolLM2 135M in int4, ms with a sum and with a
+# dot_general: a step of 16 rows 114 and 278, of 32 241 and 324; a chunk of 32 tokens 151 and 172, of 64 268 and 232.
+FEW = 32
+QUANTIZED_PANELS = ("int8.panels", "int4.panels")
 
 
 def hands_of(groups: int) -> int:
@@ -84,8 +89,7 @@ class MatrixBuilder(Builder):
             return self.dot_general(x, weight, contracting_dimensions=((1,), (1,)))
         if isinstance(weight, FusedPart):
             return self.slice(self._whole(x, weight.whole), (0, weight.start), (x.shape[0], weight.limit))
-        strategy = STRATEGIES[weight.encoding]
-        return (strategy.token if x.shape[0] == 1 else strategy.prompt).write(self, x, weight)
+        return STRATEGIES[weight.encoding].of(x.shape[0]).write(self, x, weight)
 
     def _narrow_product(self, x: Value, weight: Value | Matrix) -> Value:
         """The same of x in bf16 or f16, summed in float32 and not yet rounded: [T, N] float32.
@@ -113,6 +117,10 @@ class MatrixBuilder(Builder):
             shift, mask = (self.constant(n, "i32", indices.shape) for n in (PANEL.bit_length() - 1, PANEL - 1))
             panel, inside = self.shift_right_logical(indices, shift), self.and_(indices, mask)
             at = self.concatenate([panel, inside], 1)  # [T, 2]
+            if weight.encoding in QUANTIZED_PANELS:
+                found = tuple(self.gather(part, at, (0, part.rank - 1)) for part in weight.parts)
+                plain = Matrix((indices.shape[0], weight.shape[1]), of_precision(weight.encoding), found)
+                return self.optimization_barrier(self.dense(plain))
             # Without the barrier IREE 3.13 fuses this with the norm that follows, and holds whole rows of eight tokens on the
             # stack: from 1024 columns on that is more than it allows, and it refuses the graph.
             return self.optimization_barrier(self.as_f32(self.gather(weight.parts[0], at, (0, 2))))
@@ -121,7 +129,7 @@ class MatrixBuilder(Builder):
 
     def row(self, weight: Value | Matrix, index: Value) -> Value:
         """The row of a weight [V, K] at a scalar index -> [1, K], float32."""
-        if self.on_device:
+        if self.on_device or (isinstance(weight, Matrix) and weight.encoding in QUANTIZED_PANELS):
             return self.rows(weight, self.reshape(index, (1, 1)))
         if isinstance(weight, Matrix) and weight.encoding.endswith("panels"):
             shift, mask = (self.constant(n, "i32") for n in (PANEL.bit_length() - 1, PANEL - 1))
@@ -142,6 +150,9 @@ class MatrixBuilder(Builder):
         """The weight itself, float32: what `Encoding.decode` gives."""
         if isinstance(weight, Value):
             return weight
+        if weight.encoding in QUANTIZED_PANELS:
+            whole = self.concatenate(self._halves_of(weight), 2)  # [P, G, g, 16]
+            return self.reshape(self.transpose(whole, (0, 3, 1, 2)), weight.shape)
         if weight.encoding in ("int8", "int4"):
             low, high = self._halves_of(weight)
             return self.reshape(self.concatenate([low, high], low.rank - 1), weight.shape)
@@ -166,22 +177,24 @@ class MatrixBuilder(Builder):
         return self.as_f32(low), self.as_f32(high)
 
     def _halves_of(self, weight: Matrix) -> tuple[Value, Value]:
-        """The first and the last half of each group of the weight itself: [..., G, g/2] each."""
-        scale = weight.parts[2] if weight.encoding == "int8" else weight.parts[1]
-        if weight.encoding == "int8":
+        """The first and the last half of each group of the weight itself: [..., G, g/2] each, or [P, G, g/2, 16]."""
+        int8 = of_precision(weight.encoding) == "int8"
+        scale = weight.parts[2] if int8 else weight.parts[1]
+        if int8:
             low, high = (self.as_f32(part) for part in weight.parts[:2])
         else:
             low, high = self._nibbles(weight.parts[0])
         scale = self._per_group(scale, low)
         low, high = self.multiply(low, scale), self.multiply(high, scale)
-        if weight.encoding == "int4":
+        if not int8:
             minimum = self._per_group(weight.parts[2], low)
             low, high = self.add(low, minimum), self.add(high, minimum)
         return low, high
 
     def _per_group(self, x: Value, like: Value) -> Value:
-        """x [..., G] broadcast to [..., G, g]"""
-        return self.broadcast_in_dim(x, like.shape, range(x.rank))
+        """x [..., G] broadcast to [..., G, g]; in panels, x [P, G, 16] to [P, G, g, 16]."""
+        in_panels = x.rank == 3 and like.rank == 4 and like.shape[3] == x.shape[2]
+        return self.broadcast_in_dim(x, like.shape, (0, 1, 3) if in_panels else range(x.rank))
 
     def _x_halves(self, x: Value, like: Value) -> tuple[Value, Value]:
         """The halves of each group of one token's x [1, K], broadcast to [N, G, g/2] each."""
@@ -287,6 +300,43 @@ def sum_int4(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
     return b._summed(reduce(b.add, [terms(*hand) for hand in b._dealt(x, weight)]), (1, 2))
 
 
+def dot_group_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """A product with the first halves of all groups in panels, plus one with the last halves."""
+    halves = b._halves_of(weight)  # [P, G, g/2, 16] each
+    _, G, half, _ = halves[0].shape
+    T, N = x.shape[0], weight.shape[0]
+    grouped = b.reshape(x, (T, G, 2 * half))
+    y = [
+        b.dot_general(b.slice(grouped, (0, 0, at), (T, G, at + half)), w, contracting_dimensions=((1, 2), (1, 2)))
+        for at, w in zip((0, half), halves, strict=True)
+    ]  # [T, P, 16] each
+    return b.reshape(b.add(*y), (T, N))
+
+
+def sum_group_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
+    """A few tokens' x [T, K] with groups in panels -> [T, N]: 16 outputs of all tokens at once.
+
+    With tokens as x's last axis, IREE 3.13 keeps T vectors of 16 sums in registers, decodes 16 weights, and adds a number of x
+    times them to each: nothing is decoded twice, written to memory, or added up across a vector. It does so where it moves no
+    transpose through reshapes. Four terms are added before the sum takes them: one instruction of an add and a product each.
+    """
+    halves = b._halves_of(weight)  # [P, G, g/2, 16] each
+    P, G, half, _ = halves[0].shape
+    T, N = x.shape[0], weight.shape[0]
+    quarter = half // 2
+    columns = b.reshape(b.transpose(x, (1, 0)), (G, 2 * half, T))
+    shape = (P, T, PANEL, G, quarter)
+
+    def term(at: int) -> Value:
+        w = b.slice(halves[at // half], (0, 0, at % half, 0), (P, G, at % half + quarter, PANEL))
+        part = b.slice(columns, (0, at, 0), (G, at + quarter, T))
+        return b.multiply(b.broadcast_in_dim(w, shape, (0, 3, 4, 2)), b.broadcast_in_dim(part, shape, (3, 4, 1)))
+
+    terms = reduce(b.add, map(term, range(0, 2 * half, quarter)))
+    y = b.reduce(terms, b.constant(0.0, "f32"), (3, 4), "add")  # [P, T, 16]
+    return b.reshape(b.transpose(y, (1, 0, 2)), (T, N))
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A way to write a product. measured: the figures that it was chosen for."""
@@ -297,10 +347,15 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Strategies:
-    """The strategies of one encoding: for one token's product, and for a prompt's."""
+    """The strategies of one encoding: for the product of one token, or of at most `few`, and for a prompt's."""
 
     token: Strategy
     prompt: Strategy
+    few: int = 1
+
+    def of(self, tokens: int) -> Strategy:
+        """The one for so many tokens."""
+        return self.token if tokens <= self.few else self.prompt
 
 
 # IREE 3.13, llvm-cpu, 2 cores of an Intel Xeon (Sapphire Rapids) that read 32 GB/s. One token: weights of [1536, 576] and
@@ -311,6 +366,11 @@ _EACH_PANEL = Strategy(
     dot_each_panel, "222; all panels at once 174 to 195, plain rows 168 to 193, and without data tiling 48, 118 and 140"
 )
 _PANELS = Strategy(dot_panels, "SmolLM2, a prompt of 256: bf16 370 ms, f16 363; each panel by itself 369 and 378")
+_GROUP_PANELS = Strategy(
+    sum_group_panels,
+    "8 tokens, one thread, 10^9 weights a second: int4 5.9, int8 6.2; of rows, unpacked first, 1.7; plain float32 rows 4.2",
+)
+_DOT_GROUP_PANELS = Strategy(dot_group_panels, "SmolLM2, a chunk of 256: int4 735 ms, int8 795; in rows 796 and 795")
 STRATEGIES: dict[str, Strategies] = {
     "panels": Strategies(
         Strategy(sum_panels, "7.0, 0.88 of the bandwidth; dot_general of plain rows 4.8"), _EACH_PANEL
@@ -333,4 +393,6 @@ STRATEGIES: dict[str, Strategies] = {
         ),
         _HALVES,
     ),
+    "int8.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, FEW),
+    "int4.panels": Strategies(_GROUP_PANELS, _DOT_GROUP_PANELS, FEW),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from hloracle.core.abi import Abi, Graph
 from hloracle.emitters.builder import TensorType, Value
-from hloracle.emitters.layers import LayerBuilder, RopeRows
+from hloracle.emitters.layers import BLOCK, LayerBuilder, RopeRows, Visible
 from hloracle.emitters.matrix import FusedPart, Matrix
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.contract import effective_window, graph_abi, graph_name
@@ -167,6 +167,8 @@ class ExtendCache(Cache):
         start = b.minimum(self.position, b.i32(S - T))
         token = b.subtract(b.iota((T,), "i32"), b.over_first(b.subtract(self.position, start), (T,)))  # of each slot
         taken = b.and_(b.compare(token, b.i32(0, (T,)), "GE"), b.compare(token, b.over_first(self.length, (T,)), "LT"))
+        if b.on_device:  # of a slice IREE 3.13 gathers other rows there
+            new = b.optimization_barrier(new)
         new = b.gather_rows(new, b.reshape(b.maximum(token, b.i32(0, (T,))), (T, 1)))  # [T, K, D]
         first = b.add(start, b.multiply(mine, b.i32(K * S)))
         at = b.add(b.multiply(b.iota((K, T), "i32", 0), b.i32(S, (K, T))), b.iota((K, T), "i32", 1))
@@ -200,11 +202,12 @@ class PrefillCache(Cache):
 class LayerInputs:
     """What a block is given besides the stream and its weights.
 
-    rope: None where queries and keys are not turned. visible: i1 [T, S] or [S]. sparse: the MLP is a mixture of experts.
+    rope: None where queries and keys are not turned. visible: which keys each query sees. sparse: the MLP is a mixture of
+    experts.
     """
 
     rope: RopeRows | None
-    visible: Value
+    visible: Visible
     cache: Cache
     sparse: bool
 
@@ -283,7 +286,7 @@ class Taken:
 
     tokens: Value
     ropes: dict[Rope, RopeRows]
-    masks: dict[int | None, Value]
+    masks: dict[int | None, Visible]
     cache: Cache
 
 
@@ -302,12 +305,19 @@ def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
     position, length, total = named["position"], named["length"], named.get("total")
     # Padding may have positions that there are none of.
     positions = b.minimum(b.add(b.iota((T,), "i32"), b.over_first(position, (T,))), b.i32(S - 1, (T,)))
-    masks = _masks(config, S, partial(b.visible_to_positions, positions, S))
+    blocks = partial(b.key_blocks, position, T, S) if in_blocks(abi, b.on_device) else None
+    masks = _masks(config, S, partial(b.visible_to_positions, positions, S), blocks)
     ropes = {r: b.rope_rows(prefill_tables(r, S), r.interleaved, positions, total) for r in config.ropes}
     numbers = b.layer_numbers(len(config.layers), position)
     caches, row = (named["k_cache"], named["v_cache"]), named.get("row")
     cache = ExtendCache(*caches, position=position, length=length, row=row, numbers=numbers)
     return Taken(named["tokens"], ropes, masks, cache)
+
+
+def in_blocks(abi: Abi, on_device: bool) -> bool:
+    """Whether a graph attends to a block of keys at a time."""
+    # On a device each turn of a loop would wait for what decides whether there is another.
+    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
@@ -333,10 +343,13 @@ def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi:
     return Taken(named["token"], ropes, masks, cache)
 
 
-def _masks(config: Config, keys: int, mask: Callable[[int | None], Value]) -> dict[int | None, Value]:
+def _masks(
+    config: Config, keys: int, mask: Callable[[int | None], Value],
+    blocks: Callable[[int | None], tuple[Value, Value]] | None = None,
+) -> dict[int | None, Visible]:  # fmt: skip
     """Each window's mask in a graph of so many keys; two that see the same have one."""
     seen = {window: effective_window(window, keys) for window in config.windows}
-    masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
+    masks = {window: Visible(mask(window), blocks and blocks(window)) for window in dict.fromkeys(seen.values())}
     return {window: masks[found] for window, found in seen.items()}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,10 +84,13 @@ class Subgraph:
 class Anatomy:
     """A parsed graph, and where its anchors' values are. It never changes: see `anatomy_of` for one that is shared.
 
+    Args:
+      without: anchors that it is to have no values of: what computes them is a part of what computes the next ones.
+
     Raises InputError when the text does not parse.
     """
 
-    def __init__(self, graph: Graph, config: Config) -> None:
+    def __init__(self, graph: Graph, config: Config, without: Collection[str] = ()) -> None:
         self.graph, self.config = graph, config
         self._context = jax_mlir.make_ir_context()
         with self._context:
@@ -101,7 +104,7 @@ class Anatomy:
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
         self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in graph.abi.caches}
-        self.values = self._find()
+        self.values = {anchor: value for anchor, value in self._find().items() if anchor not in without}
         self._subgraphs: dict[str, Subgraph] = {}
         self._plain: Plain | None = None  # not by a cache of the class, which would keep every anatomy with its module
 
@@ -498,9 +501,15 @@ def op_lines(graph: Graph, operations: Sequence[Any]) -> dict[int, tuple[int, st
 
 
 @functools.lru_cache(maxsize=8)
-def anatomy_of(graph: Graph, config: Config) -> Anatomy:
+def anatomy_of(graph: Graph, config: Config, without: frozenset[str] = frozenset()) -> Anatomy:
     """The graph's anatomy. Parsing it and writing its subgraphs is done once, however many questions are asked of it."""
-    return Anatomy(graph, config)
+    return Anatomy(graph, config, without)
+
+
+def peer_of(anatomy: Anatomy, oracle: Graph) -> Anatomy:
+    """The oracle's anatomy, without the scores and probabilities that the graph has not: attention by blocks has none as a whole."""
+    missing = {a for a in anchors(anatomy.config) if split(a)[1] in FUSED_BY_IREE and a not in anatomy.values}
+    return anatomy_of(oracle, anatomy.config, frozenset(missing))
 
 
 def _tensor(name: str, value: Any) -> Tensor:

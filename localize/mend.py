@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
-from hloracle.localize.anatomy import anatomy_of
+from hloracle.localize.anatomy import anatomy_of, peer_of
 from hloracle.localize.blame import Blame, blame
 from hloracle.localize.calls import calls_of, probes_of
 from hloracle.localize.patch import Line, as_diff, lines_between, lines_with, patched
@@ -59,7 +59,7 @@ class Mender:
             run = dataclasses.replace(run, bucket=graph.abi.bucket, length=min(run.length, graph.abi.bucket))
         anatomy, abi = anatomy_of(graph, run.config), graph.abi
         oracle = next((o for o in self._oracles if _alike(o, graph)), None) if is_small(anatomy.plain()) else None
-        peer = anatomy_of(oracle, run.config) if oracle else None
+        peer = peer_of(anatomy, oracle) if oracle else None
         return Suspect(
             anatomy,
             [*calls_of(run, abi.phase, abi.capacity), *probes_of(anatomy, peer, run.weight)],

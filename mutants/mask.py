@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder, Scoring
+from hloracle.emitters.layers import LayerBuilder, Scoring, Visible
 from hloracle.mutants.registry import Right, mutant
 
 DECODE = "emitters.layers:LayerBuilder.visible_to_position"
@@ -75,7 +75,7 @@ def windowed(right: Right[Value], b: LayerBuilder, position: Value, slots: int, 
 )  # fmt: skip
 def missing_last_layer(right: Right[Value], b: LayerBuilder, q: Value, k: Value, v: Value, scoring: Scoring) -> Value:
     if b.anchor.startswith("layers.2."):
-        scoring = replace(scoring, visible=b.constant(1, "i1", scoring.visible.shape))
+        scoring = replace(scoring, visible=Visible(b.constant(1, "i1", scoring.visible.mask.shape)))
     return right(b, q, k, v, scoring)
 
 

@@ -40,7 +40,7 @@ def rows(b: LayerBuilder, layer: LayerInputs, rope: Rope | None) -> RopeRows | N
     """The rows of some RoPE, written where queries are turned."""
     if rope is None:
         return None
-    slots = layer.visible.shape[0]
+    slots = layer.visible.mask.shape[0]
     with b.scope("self_attn"), b.scope("q_rope"):
         if isinstance(layer.cache, DecodeCache):
             return b.rope_rows(decode_tables(rope, slots), rope.interleaved, layer.cache.position, None)

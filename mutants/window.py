@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hloracle.emitters.builder import Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Visible
 from hloracle.emitters.model import DecodeCache, LayerInputs, Weights
 from hloracle.mutants.registry import Right, mutant
 from hloracle.reference.model.config import Config
@@ -100,7 +100,7 @@ def seen(id: str, model: str, fault: str, windows: dict[int, int | None]) -> Non
     @mutant(id, "window-layers", fault, anchor=anchor, replaces="emitters.architectures.*:block", model=model)
     def other(right: Right[Value], b: LayerBuilder, x: Value, w: Weights, layer: LayerInputs, config: Config) -> Value:
         if layer.cache.layer in windows:
-            layer = dataclasses.replace(layer, visible=visible(b, layer, windows[layer.cache.layer]))
+            layer = dataclasses.replace(layer, visible=Visible(visible(b, layer, windows[layer.cache.layer])))
         return right(b, x, w, layer, config)
 
 
@@ -108,8 +108,8 @@ def visible(b: LayerBuilder, layer: LayerInputs, window: int | None) -> Value:
     """The mask of a window, written where the scores are."""
     with b.scope("self_attn"), b.scope("scores"):
         if isinstance(layer.cache, DecodeCache):
-            return b.visible_to_position(layer.cache.position, layer.visible.shape[0], window)
-        return b.visible_causal(layer.visible.shape[0], window)
+            return b.visible_to_position(layer.cache.position, layer.visible.mask.shape[0], window)
+        return b.visible_causal(layer.visible.mask.shape[0], window)
 
 
 seen("window-on-early-layers", "tiny-qwen2", "the layers before max_window_layers have it", {0: 11, 1: None})

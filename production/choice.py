@@ -95,8 +95,8 @@ def untuned(
 ) -> Choice:  # fmt: skip
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too.
 
-    Of several rows, a product reads plain rows of a weight at nearly the memory's speed, and panels at a third of it: they are
-    made for one row. What is quantized is unpacked first, and then multiplied as a prompt is.
+    Of several rows, a product reads plain rows of a float weight at nearly the memory's speed, and panels at a third of it. What
+    is quantized is decoded while it is multiplied, which the compiler does for all rows at once in panels alone.
 
     What computes in less than float32 has plain rows, which are multiplied as they are. Data tiling is not asked for: IREE 3.13
     then compiles no product of bf16. See docs/toolchain-notes.md.
@@ -108,8 +108,9 @@ def untuned(
     if device.remote:  # the threads of a warp read one row, each some of its columns
         return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     if batch > 1:
-        decode = Build("packed" if precision in QUANTIZED else "spread")
-        return Choice(layout or "rows", fused, decode=decode)
+        if precision in QUANTIZED:  # rows are unpacked first, and then multiplied as a prompt is
+            return Choice(layout or "panels", fused, decode=Build("packed" if layout == "rows" else "unmoved"))
+        return Choice(layout or "rows", fused, decode=Build("spread"))
     layout = layout or "panels"
     return Choice(layout, fused, prefill=Build("packed" if layout == "panels" else "plain"))
 
@@ -118,7 +119,7 @@ def production_graphs(
     checkpoint: Checkpoint, precision: str, choice: Choice, specs: Sequence[GraphSpec]
 ) -> list[Graph]:
     """The emitter's graphs of these, with the flags that IREE compiles them with."""
-    layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused)
+    layout = checkpoint.layout(precision, choice.layout == "panels", choice.fused, max(spec.batch for spec in specs))
     return [production_graph(checkpoint.config, spec, layout, choice) for spec in specs]
 
 

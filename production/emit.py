@@ -15,7 +15,7 @@ from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import check_contract
+from hloracle.reference.model.contract import check_contract, refuse_beyond_positions
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, fused
@@ -70,10 +70,11 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     precision = asked.precision
     directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
+    refuse_beyond_positions(config, asked.capacity)
     if asked.compute != "f32":
         held: Layout = default_layout(config, asked.compute, panels=False)
     elif precision in QUANTIZED:
-        held = open_checkpoint(directory).layout(precision)
+        held = open_checkpoint(directory).layout(precision, asked.layout == "panels", batch=asked.batch)
     else:
         held = default_layout(config, precision, asked.layout == "panels")
     held = fused(config, held) if asked.fuse else held

@@ -30,7 +30,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.record import Mutants, Record
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.mutants.registry import held_as
+from hloracle.mutants.registry import Run, held_as
 from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
@@ -55,8 +55,6 @@ EXACT = 0.90
 AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
-# A model, how its weights are held, the kind of device, the rows of its graphs, and what they compute in.
-Run = tuple[str, str, str, int, str]
 Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
@@ -135,7 +133,7 @@ def run_mutants(
 def _refuse(key: Run, answer: Right | str) -> None:
     if isinstance(answer, str) or not answer[0]["passed"]:
         why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
-        raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
+        raise InputError(f"does not conform without any fault: {why}", key.model, f"run `{_command(key)}`")
 
 
 def _trial(id: str, answer: tuple[Record, bool | None] | str, seconds: float, right: Right) -> Trial:
@@ -168,7 +166,7 @@ def _judged(report: Report, id: str) -> tuple[Record, bool | None]:
     In a child process, of which nothing is a child of its own.
     """
     mutant = MUTANTS[id]
-    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.model)
+    capacity = SESSION_CAPACITY if mutant.part == "session" else _capacity(mutant.run)
     record = _run(report, mutant.run, capacity, id)
     return record, _exact(mutant, record)
 
@@ -198,12 +196,12 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     """The emitter's graphs of a mutant's run: the one of that name, or one of each phase and head where there is no name."""
     precision, layout, fused = mutant.held
     device, batch = Device(mutant.device), mutant.batch
-    emitter = Emitter(untuned(layout, fused, device, batch, precision, mutant.compute))
+    choice = untuned(layout, fused, device, batch, precision, mutant.compute)
+    emitter, capacity = Emitter(choice), _capacity(mutant.run)
     model = open_checkpoint(resolve(mutant.model, precision=precision, compute=mutant.compute))
-    capacity = _capacity(mutant.model)
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
-    for phase, bucket in (("decode", 0), *((_prompt(batch), b) for b in buckets)):
+    for phase, bucket in (("decode", 0), *((_prompt(mutant.run), b) for b in buckets)):
         for head in ("logits", "token"):
             graph = emitter(Request(model, phase, head, capacity, bucket, precision, device, batch))
             if graph is not None and name in ("", graph.name):
@@ -217,22 +215,21 @@ def _right(report: Report, key: Run) -> Right:
     Where no mutant is planted beyond the graphs, XLA alone runs it: no other verdict than those that a mutant must not
     get depends on IREE then, and that the model is right there is `hloracle suite`'s to test.
     """
-    model, _, _, batch, _ = key
     beyond = any(m.run == key and m.part in ("compiler", "device", "session") for m in MUTANTS.values())
-    record = _run(report, key, _capacity(model), "", None if beyond else BUILT_IN[1:])
-    return record, _consumers(model, batch)
+    record = _run(report, key, _capacity(key), "", None if beyond else BUILT_IN[1:])
+    return record, _consumers(key)
 
 
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch, compute = of
+    model, weights, kind, batch, _, compute = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
     choice = untuned(layout, fused, device, batch, precision, compute)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, choice, early_exit=True, quick=model in LATE, repairs=False,
+            model, TOKENS, capacity, precision, choice, early_exit=True, quick=_quick(of), repairs=False,
             batch=batch, compute=compute,
         )  # fmt: skip
         context = Context(
@@ -244,31 +241,36 @@ def _run(
         return run(settings, context)
 
 
-def _command(model: str, weights: str, device: str, batch: int, compute: str) -> str:
-    precision, layout, fused = held_as(weights)
-    on = "" if device == "cpu" else f" --device {device}"
-    on += f" --batch {batch}" if batch > 1 else ""
-    on += f" --compute {compute}" if compute != "f32" else ""
-    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
+def _command(of: Run) -> str:
+    precision, layout, fused = held_as(of.weights)
+    on = "" if of.device == "cpu" else f" --device {of.device}"
+    on += f" --batch {of.batch}" if of.batch > 1 else ""
+    on += f" --capacity {of.capacity}" if of.capacity else ""
+    on += f" --compute {of.compute}" if of.compute != "f32" else ""
+    return f"hloracle run {of.model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
-def _capacity(model: str) -> int:
-    return LATE_CAPACITY if model in LATE else CAPACITY
+def _capacity(of: Run) -> int:
+    return of.capacity or (LATE_CAPACITY if of.model in LATE else CAPACITY)
 
 
-def _prompt(batch: int) -> str:
+def _quick(of: Run) -> bool:
+    return of.model in LATE or of.capacity > 0
+
+
+def _prompt(of: Run) -> str:
     """The phase of the graphs that a prompt goes through."""
-    return "prefill" if batch == 1 else "extend"
+    return Settings(of.model, TOKENS, _capacity(of), quick=_quick(of), batch=of.batch).prompt
 
 
-def _consumers(model: str, batch: int) -> dict[str, set[str]]:
+def _consumers(of: Run) -> dict[str, set[str]]:
     """Anchor -> the anchors whose subgraph reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
-    config = open_checkpoint(resolve(model)).config
+    config = open_checkpoint(resolve(of.model)).config
     found: dict[str, set[str]] = {}
-    for phase, bucket in ((_prompt(batch), BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(model), bucket, None, batch), config)
+    for phase, bucket in ((_prompt(of), BUCKETS[0]), ("decode", 0)):
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of.batch), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

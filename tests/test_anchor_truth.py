@@ -377,6 +377,24 @@ def test_a_prompt_that_is_given_token_by_token(architecture: str, empty_cache: P
     assert len({t.folder for t in anchor_truths(late, short)}) == 1
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "deepseek_v3"])
+def test_a_long_sequence_is_given_in_parts(
+    architecture: str, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = open_checkpoint(write_tiny(tmp_path / "tiny", architecture))
+    asked = Sequenced(tuple(n % tiny.config.vocab_size for n in range(3, 52)))
+    (whole,) = anchor_truths(tiny, [asked])
+    before = {name: np.array(whole.values(name)) for name in anchors(tiny.config)}
+    shutil.rmtree(whole.folder)
+    monkeypatch.setattr(truth_module, "PART", 20)
+    monkeypatch.setattr(module, "run_in_child", lambda f, *a, **_: f(lambda line: None, *a))
+    (parts,) = anchor_truths(tiny, [asked])
+    for name, values in before.items():
+        np.testing.assert_allclose(
+            parts.values(name), values, atol=1e-6 * max(1, np.abs(values[np.isfinite(values)]).max())
+        )
+
+
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), OSError("64 requested and 0 written")]
 )

@@ -492,6 +492,18 @@ def test_constant_c1(b: Builder, value: float, dtype: str) -> None:
         b.constant(value, dtype)
 
 
+def test_while_c1(b: Builder) -> None:
+    x = argument(b, 2)
+    with refused("while (C1): returns [tensor<2xf32>]"):
+        b.while_([x], lambda state: state[0], lambda state: state)
+
+
+def test_while_c2(b: Builder) -> None:
+    x, y = argument(b, 2), argument(b, dtype="i1")
+    with refused("while (C2): returns [tensor<2xf32>]"):
+        b.while_([x, y], lambda state: state[1], lambda state: state[:1])
+
+
 # ---- every operation: its text parses, its type is MLIR's, its value is numpy's
 
 
@@ -729,12 +741,44 @@ def test_every_constraint_has_a_test() -> None:
         built(case, Recording())
     Recording().constant(1, "i32")
     Recording().custom_call("elsewhere", (), TensorType((), "f32"))
+    b = Recording()
+    b.while_([argument(b, dtype="i1")], lambda state: state[0], lambda state: state)
     groups = {**dict.fromkeys(BINARY, "binary"), **dict.fromkeys(UNARY, "unary")}
     wanted = {f"test_{groups.get(op, op)}_{number.lower()}" for op, number in checked}
     assert len(wanted) > 40
     assert wanted <= set(globals()), sorted(wanted - set(globals()))
     tested = {name for name in globals() if re.fullmatch(r"test_[a-z_]+_[ci]\d+", name)}
     assert tested == wanted
+
+
+def test_while() -> None:
+    """A loop in a loop: both use what was before them, and constants that the inner one names first are there after it."""
+    b = Builder()
+    times, x = argument(b, dtype="i32"), argument(b, 2)
+
+    def below(state: Sequence[Value]) -> Value:
+        return b.compare(state[0], times, "LT")
+
+    def outer(state: Sequence[Value]) -> list[Value]:
+        number, total = state
+        with b.scope("inner"):
+            _, total = b.while_([number, total], below, inner)
+        return [b.add(number, b.constant(1, "i32")), total]
+
+    def inner(state: Sequence[Value]) -> list[Value]:
+        number, total = state
+        return [b.add(number, b.constant(1, "i32")), b.add(total, b.multiply(x, b.constant(0.5, "f32", (2,))))]
+
+    with b.scope("sum"):
+        _, total = b.while_([b.constant(0, "i32"), x], below, outer)
+    graph = finished(b, [total, b.constant(0.5, "f32", (2,))])
+    assert graph.text.count("dense<0.5>") == 1
+    given = np.array([3.0, -2.0], np.float32)
+    for n in (0, 1, 4):
+        found, half = run(graph, np.int32(n), given)
+        np.testing.assert_array_equal(found, given * (1 + 0.5 * n * (n + 1) / 2))
+        np.testing.assert_array_equal(half, 0.5)
+    assert 'loc("sum.inner")' in graph.text
 
 
 # ---- constants

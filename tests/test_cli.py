@@ -249,8 +249,7 @@ def test_names_that_are_no_names(model: str, refused: Refused, tmp_path: Path) -
         (("--tokens", "1000"), ("--tokens: is 1000", "256 cache slots")),
         (("--capacity", "7"), ("--capacity: is 7", "32")),
         (("--capacity", "0"), ("--capacity: is 0",)),
-        (("--capacity", "200"), ("--capacity: is 200", "32, 64, 128, 256")),
-        (("--capacity", "512"), ("--capacity: is 512", "465 tokens")),
+        (("--capacity", "4096"), ("--capacity: is 4,096, and the model has 1,024 positions",)),
         (("--capacity", "64", "--tokens", "8"), ("97", "64 cache slots")),
         (("--threads", "0"), ("--threads",)),
         (("--threads", "1000000"), ("--threads", "is not in the range 1<=x<=1024")),
@@ -706,6 +705,14 @@ def test_check_refuses_panels_that_do_not_fit(name: str, refused: Refused, tmp_p
     line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--out", tmp_path / "out")
     assert f"weight model.embed_tokens.weight.{name} is [17, 84, 16] f32, and in the model it is" in line
     assert "[257, 84], which" in line
+
+
+def test_check_refuses_groups_in_panels_of_a_model_that_has_floats(refused: Refused, tmp_path: Path) -> None:
+    graph, abi = write_graph(tmp_path)
+    name = "int4.panels.scale"
+    edit_abi(abi, "arguments", 0, name=f"model.embed_tokens.weight.{name}", encoding=name, shape=[17, 21, 16])
+    line = refused("check", graph, "--abi", abi, "--model", "tiny-llama", "--out", tmp_path / "out")
+    assert f"weight model.embed_tokens.weight.{name} is [17, 21, 16] f32, and in the model it is in float32" in line
 
 
 @pytest.mark.parametrize(

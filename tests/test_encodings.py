@@ -18,17 +18,24 @@ from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.contract import graph_abi
-from hloracle.reference.model.encodings import ENCODINGS, argument_parts, exactly, group_of
+from hloracle.reference.model.encodings import ENCODINGS, argument_parts, exactly, group_of, of_precision
 from hloracle.reference.model.registry import from_hf
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8"}
 # Groups of 32, 4, 16 and 32; odd numbers of rows, one row, more groups than rows; a weight of all experts.
 GROUPED = ((5, 96), (3, 84), (7, 112), (1, 32), (2, 320), (3, 5, 16))
 PANELS = ((32, 3), (48, 84), (16, 1))
+GROUPED_IN_PANELS = ((32, 96), (48, 84), (16, 4), (16, 112))
 MATRICES = ((5, 7), (1, 3), (3, 5, 2))
-SHAPES = {
-    name: GROUPED if name in ("int8", "int4") else PANELS if name.endswith("panels") else MATRICES for name in ENCODINGS
-}
+
+
+def shapes_of(name: str) -> tuple[tuple[int, ...], ...]:
+    if of_precision(name) in ("int8", "int4"):
+        return GROUPED_IN_PANELS if name.endswith("panels") else GROUPED
+    return PANELS if name.endswith("panels") else MATRICES
+
+
+SHAPES = {name: shapes_of(name) for name in ENCODINGS}
 CASES = [pytest.param(name, shape, id=f"{name}-{shape}") for name, shapes in SHAPES.items() for shape in shapes]
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 CONFIG = from_hf(TINY["llama"])
@@ -45,6 +52,7 @@ def groups(weight: np.ndarray) -> np.ndarray:
 def on_grid(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A weight that the encoding holds exactly: every group has its extremes, and steps that are powers of two."""
     rng, step = np.random.default_rng([3, *shape]), 2.0 ** -np.arange(2, 9)
+    name = of_precision(name)
     of = (*groups(np.empty(shape)).shape,)
     steps = rng.choice(step, of[:-1])[..., None]
     if name == "int8":
@@ -55,7 +63,7 @@ def on_grid(name: str, shape: tuple[int, ...]) -> np.ndarray:
         integers = rng.integers(0, 16, of)
         integers[..., 0], integers[..., -1] = 15, 0
         return ((integers + rng.integers(-9, 9, (*of[:-1], 1))) * steps).reshape(shape).astype(np.float32)
-    dtype = numpy_type(name.partition(".")[0]) if name != "panels" else np.dtype(np.float32)
+    dtype = numpy_type(name) if name != "panels" else np.dtype(np.float32)
     return random(shape).astype(dtype).astype(np.float32)
 
 
@@ -87,6 +95,20 @@ def test_the_rows_of_a_panel_lie_side_by_side() -> None:
     weight = np.arange(32 * 3, dtype=np.float32).reshape(32, 3)
     (panels,) = ENCODINGS["panels"].encode(weight)
     np.testing.assert_array_equal(panels[1, 2], weight[16:, 2])
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_panels_of_groups_hold_the_same_numbers_in_another_order(name: str) -> None:
+    """Entry [p, ..., r] of a part is entry [16p + r, ...] of the one that is not in panels."""
+    weight = random((48, 84))
+    in_rows, in_panels = (ENCODINGS[of].encode(weight) for of in (name, f"{name}.panels"))
+    for rows, panels in zip(in_rows, in_panels, strict=True):
+        assert panels.shape == (3, *rows.shape[1:], 16)
+        for row in (0, 15, 16, 47):
+            np.testing.assert_array_equal(panels[row // 16, ..., row % 16], rows[row])
+    in_panels[0][1, 2, 1, 5] ^= 1  # another integer is another weight, of that row and column alone
+    changed = ENCODINGS[f"{name}.panels"].decode(in_panels) != ENCODINGS[name].decode(in_rows)
+    assert np.argwhere(changed).tolist() == [[16 + 5, 2 * 4 + 1]]
 
 
 @pytest.mark.parametrize(("columns", "group"), [(32, 32), (96, 32), (84, 4), (112, 16), (40, 8), (6, 2), (7, 1)])
@@ -167,6 +189,8 @@ def test_argument_parts(weight: str) -> None:
         ("f16", [(1, 1), (3, 5, 7)], [(16,)]),
         ("int8", [(1, 4), (3, 84), (2, 3, 32)], [(32,), (32, 2), (32, 7), (4, 4, 6)]),
         ("int4", [(1, 4), (3, 84), (2, 3, 32)], [(32,), (32, 2), (32, 7), (4, 4, 6)]),
+        ("int8.panels", [(16, 4), (48, 84)], [(16,), (15, 32), (24, 32), (16, 2), (2, 16, 32)]),
+        ("int4.panels", [(16, 4), (48, 84)], [(16,), (15, 32), (24, 32), (16, 2), (2, 16, 32)]),
     ],
 )
 def test_fits(name: str, fitting: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> None:

@@ -17,7 +17,7 @@ from hloracle.backends.iree import IreeCpu, IreeDevice
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.emitters import layers as emitted
 from hloracle.emitters.builder import TensorType, Value
-from hloracle.emitters.layers import LayerBuilder
+from hloracle.emitters.layers import LayerBuilder, Visible
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Experts, Rope
 from hloracle.reference.model.registry import from_hf
@@ -258,7 +258,7 @@ def test_attention(source: str, tokens: int, sinks: bool, cap: float | None) -> 
     found = compute(
         source,
         lambda q, k, v, seen, *s: reference.attention(q, k, v, reference.Scoring(seen, 0.3, cap, *s)),
-        lambda b, q, k, v, seen, *s: b.attention(q, k, v, emitted.Scoring(seen, 0.3, cap, *s)),
+        lambda b, q, k, v, seen, *s: b.attention(q, k, v, emitted.Scoring(Visible(seen), 0.3, cap, *s)),
         q, k, v, visible, *extra,
     )  # fmt: skip
     close(found, expected)
@@ -291,8 +291,93 @@ def test_latent_attention_is_the_expanded_one(source: str, tokens: int) -> None:
     found = compute(
         source,
         lambda *a: reference.latent_attention(*a[:-1], reference.Scoring(a[-1], 0.3)),
-        lambda b, *a: b.latent_attention(*a[:-1], emitted.Scoring(a[-1], 0.3)),
+        lambda b, *a: b.latent_attention(*a[:-1], emitted.Scoring(Visible(a[-1]), 0.3)),
         q, q_rope, latents, k_rope, expand, visible,
+    )  # fmt: skip
+    close(found, expected)
+
+
+# ---- attention to a block of keys at a time
+
+
+def seen_from(position: int, slots: int, window: int | None) -> np.ndarray:
+    at, slot = position + np.arange(T)[:, None], np.arange(slots)
+    return (slot <= at) & (slot > at - (window or slots))
+
+
+def in_blocks(b: LayerBuilder, seen: Value, position: int, window: int | None) -> Visible:
+    return Visible(seen, b.key_blocks(b.i32(position), T, seen.shape[1], window))
+
+
+def without_unread(x: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """x [K, S, D] with NaN wherever no block is that holds a key which a query sees."""
+    slots, (keys,) = seen.shape[1], np.nonzero(seen.any(0))
+    first, last = keys[0] // 8, keys[-1] // 8
+    read = np.zeros(slots, bool)
+    for block in range(first, last + 1):
+        begins = min(8 * block, slots - 8)
+        read[begins : begins + 8] = True
+    return np.where(read[:, None], x, np.float32(np.nan))
+
+
+@pytest.fixture
+def blocks_of_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emitted, "BLOCK", 8)
+
+
+# With S of 29, the last block begins within the one before it.
+@pytest.mark.usefixtures("blocks_of_8")
+@pytest.mark.parametrize(
+    ("position", "slots", "window", "cap", "scale"),
+    [
+        (0, 24, None, None, 1), (17, 24, None, None, 300), (19, 24, None, 1.5, 1), (3, 29, None, None, 1),
+        (24, 29, None, None, 300), (20, 29, 6, None, 1), (11, 48, 6, 1.5, 1), (8, 48, 1, None, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sinks", [False, True], ids=["no-sinks", "sinks"])
+def test_attention_in_blocks_is_attention(
+    position: int, slots: int, window: int | None, cap: float | None, scale: float, sinks: bool
+) -> None:
+    """Whichever block holds the largest score; and no block is read of which no query sees a key."""
+    q, k, v = random(T, N, D, scale=2), random(K, slots, D, seed=1, scale=scale), random(K, slots, D, seed=2)
+    seen, extra = seen_from(position, slots, window), [random(N, seed=4)] if sinks else []
+    expected = compute(
+        "reference",
+        lambda q, k, v, seen, *s: reference.attention(q, k, v, reference.Scoring(seen, 0.3, cap, *s)),
+        LayerBuilder.attention,
+        q, k, v, seen, *extra,
+    )  # fmt: skip
+    found = compute(
+        "emitter",
+        reference.attention,
+        lambda b, q, k, v, seen, *s: b.attention(
+            q, k, v, emitted.Scoring(in_blocks(b, seen, position, window), 0.3, cap, *s)
+        ),
+        q, without_unread(k, seen), without_unread(v, seen), seen, *extra,
+    )  # fmt: skip
+    close(found, expected, atol=ATOL * max(1, scale / 10))
+
+
+@pytest.mark.usefixtures("blocks_of_8")
+@pytest.mark.parametrize(("position", "slots", "window"), [(0, 24, None), (24, 29, None), (11, 48, 6)])
+def test_latent_attention_in_blocks_is_latent_attention(position: int, slots: int, window: int | None) -> None:
+    R, P, Z, U = 9, 6, 4, 5
+    q, q_rope, expand = random(T, N, P), random(T, N, Z, seed=1), random(N, P + U, R, seed=4, scale=0.3)
+    latents, k_rope = random(1, slots, R, seed=2), random(1, slots, Z, seed=3)
+    seen = seen_from(position, slots, window)
+    expected = compute(
+        "reference",
+        lambda *a: reference.latent_attention(*a[:-1], reference.Scoring(a[-1], 0.3)),
+        LayerBuilder.latent_attention,
+        q, q_rope, latents, k_rope, expand, seen,
+    )  # fmt: skip
+    found = compute(
+        "emitter",
+        reference.latent_attention,
+        lambda b, *a: b.latent_attention(
+            *a[:-1], emitted.Scoring(in_blocks(b, a[-1], position, window), 0.3)
+        ),
+        q, q_rope, without_unread(latents, seen), without_unread(k_rope, seen), expand, seen,
     )  # fmt: skip
     close(found, expected)
 

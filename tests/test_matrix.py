@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from functools import cache
@@ -15,29 +16,32 @@ from models import quick_xla, results
 from nightly import only
 from stablehlo_interpreter import Interpreter
 
-from hloracle.backends.iree import IreeCpu, compile_to_stream, flags_of, iree_compile
+from hloracle.backends.iree import FLAG_SETS, IreeCpu, compile_to_stream, flags_of, iree_compile
 from hloracle.backends.session import Backend, _vocab_size
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.errors import ToolchainError
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
-from hloracle.emitters.matrix import STRATEGIES, Matrix
+from hloracle.emitters.matrix import FEW, QUANTIZED_PANELS, STRATEGIES, Matrix
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.anchors import anchor_of, products
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import graph_abi
-from hloracle.reference.model.encodings import ENCODINGS, NARROW, PRECISIONS
+from hloracle.reference.model.encodings import ENCODINGS, NARROW, PRECISIONS, of_precision
 from hloracle.reference.model.registry import from_hf
 from hloracle.reference.model.weights import default_layout, matrices
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "ui8", "int32": "i32"}
 # Groups of 32, 4 and 16, dealt to one to four hands; one row, one group, an odd number of rows; more columns than rows and the other way round.
 GROUPED = ((5, 96), (37, 84), (7, 112), (1, 32), (2, 320), (3, 256))
+PANELS = ((32, 3), (48, 84), (16, 1))
+# Groups of 32, 4 and 16, one of them alone and a panel alone.
+GROUPED_PANELS = ((32, 96), (48, 84), (16, 112), (16, 4))
 SHAPES = {
-    name: GROUPED if name in ("int8", "int4") else ((32, 3), (48, 84), (16, 1)) if name.endswith("panels") else
-    ((5, 7), (37, 84), (1, 3))
+    name: GROUPED if name in ("int8", "int4") else GROUPED_PANELS if name in QUANTIZED_PANELS else
+    PANELS if name.endswith("panels") else ((5, 7), (37, 84), (1, 3))
     for name in ENCODINGS
 }  # fmt: skip
 CASES = [pytest.param(name, shape, id=f"{name}-{shape}") for name, shapes in SHAPES.items() for shape in shapes]
@@ -86,7 +90,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 def decoded(name: str, found: np.ndarray, weight: np.ndarray) -> None:
     """Bit for bit, but for int4's product and sum, which XLA rounds once."""
     assert found.shape == weight.shape
-    rounding = 2.0**-23 * np.abs(weight).max() if name == "int4" else 0
+    rounding = 2.0**-23 * np.abs(weight).max() if of_precision(name) == "int4" else 0
     np.testing.assert_allclose(found, weight, rtol=0, atol=rounding)
 
 
@@ -97,7 +101,11 @@ def product(b: LayerBuilder, weight: Matrix, x: Value) -> Value:
     return b.product(x, weight)
 
 
-@pytest.mark.parametrize("tokens", [1, 5])
+# Enough for a prompt in every encoding.
+MANY = FEW + 1
+
+
+@pytest.mark.parametrize("tokens", [1, 5, MANY])
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_product(name: str, shape: tuple[int, ...], tokens: int) -> None:
     parts, weight = held(name, shape)
@@ -106,7 +114,7 @@ def test_product(name: str, shape: tuple[int, ...], tokens: int) -> None:
     close(evaluate(graph, *parts, x), x.astype(np.float64) @ weight.T.astype(np.float64))
 
 
-@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("tokens", [1, 5, MANY])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_product_on_the_interpreter(name: str, tokens: int) -> None:
     """Which says what the operations mean, and takes arguments of every dtype."""
@@ -141,10 +149,41 @@ def test_a_projection_with_a_bias(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_tokens_product_is_a_sum_and_a_prompts_is_dot_general(name: str) -> None:
     """A weight of one token is read once: where it is not, it is written to memory as float32 first."""
-    for tokens, wanted in ((1, "reduce"), (5, "dot_general")):
+    few = FEW if name in QUANTIZED_PANELS else 1
+    for tokens, wanted in ((1, "reduce"), (few, "reduce"), (few + 1, "dot_general")):
         text = graph_of(product, name, TABLES[name], random(tokens, 84)).text
         kinds = set(re.findall(r"stablehlo\.(dot_general|reduce)\b", text))
         assert kinds == {wanted}
+
+
+@pytest.mark.parametrize("name", QUANTIZED_PANELS)
+def test_groups_in_panels_give_what_groups_in_rows_give(name: str) -> None:
+    """And do not where a part is read as if it were in rows."""
+    shape, plain = (48, 96), of_precision(name)
+    x = random(8, shape[1])
+    rows, panels = held(plain, shape), held(name, shape)
+    np.testing.assert_array_equal(rows[1], panels[1])
+    expected = evaluate(graph_of(product, plain, shape, x), *rows[0], x)
+    graph = graph_of(product, name, shape, x)
+    close(evaluate(graph, *panels[0], x), expected)
+    for wrong, part in enumerate(rows[0]):
+        misread = [part.reshape(p.shape) if i == wrong else p for i, p in enumerate(panels[0])]
+        with pytest.raises(AssertionError):
+            close(evaluate(graph, *misread, x), expected)
+
+
+@pytest.mark.parametrize("name", QUANTIZED_PANELS)
+def test_few_tokens_do_not_write_the_weight_to_memory(name: str) -> None:
+    """Of 8 tokens IREE writes less than a tenth of the weight's float32 numbers, and of a prompt all of them."""
+    N, K = 512, 576
+
+    def written(tokens: int) -> int:
+        graph = graph_of(product, name, (N, K), random(tokens, K))
+        text = compile_to_stream(dataclasses.replace(graph, flags=FLAG_SETS["unmoved"]))
+        return sum(map(int, re.findall(r"%c(\d+)", " ".join(re.findall(r"stream\.resource\.alloca.*", text)))))
+
+    assert written(8) < N * K * 4 / 10
+    assert written(FEW + 1) >= N * K * 4
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])

@@ -59,8 +59,8 @@ FIRST = {(m.part, m.mechanism): m.id for m in reversed(MUTANTS.values())}.values
 
 
 def of(*parts: str) -> Any:
-    """A test for every mutant of these parts. Those of several rows are `test_rows.py`'s."""
-    some = [m for m in MUTANTS.values() if m.part in parts and m.batch == 1]
+    """A test for every mutant of these parts. Those of several rows are `test_rows.py`'s, and those of more slots `test_long.py`'s."""
+    some = [m for m in MUTANTS.values() if m.part in parts and m.batch == 1 and not m.capacity]
     return pytest.mark.parametrize("mutant", [(pytest.param if m.id in FIRST else nightly)(m, id=m.id) for m in some])
 
 

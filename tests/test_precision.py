@@ -20,7 +20,7 @@ from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reference.huggingface.truth import load_model
-from hloracle.reference.model.checkpoint import ENCODED, Checkpoint, open_checkpoint
+from hloracle.reference.model.checkpoint import ENCODED, QUANTIZED, Checkpoint, open_checkpoint
 from hloracle.reference.model.encodings import ENCODINGS, PRECISIONS
 from hloracle.reference.model.weights import default_layout, matrices, weight_shapes
 
@@ -212,6 +212,26 @@ def test_a_directory_that_is_not_quantized_has_no_layout_of_integers(precision: 
         InputError, match=re.escape(f"has no {ENCODED}; name the model, and --precision {precision} makes one")
     ):
         checkpoint.layout(precision)
+
+
+@pytest.mark.parametrize("precision", QUANTIZED)
+def test_graphs_of_several_rows_have_groups_in_panels(precision: str) -> None:
+    """Where they fit: the same integers in another order, and the file's own encoding elsewhere."""
+    checkpoint = open_checkpoint(resolve("tiny-llama", precision=precision))
+    one, several = (checkpoint.layout(precision, batch=batch) for batch in (1, 8))
+    assert one == checkpoint.layout(precision, panels=False, batch=8) == checkpoint.encoded
+    up, shapes = "model.layers.1.mlp.up_proj.weight", matrices(checkpoint.config)
+    assert (several[up], several[DOWN], several[EMBEDDING]) == (f"{precision}.panels", precision, "int8")
+    for name, encoding in several.items():
+        assert encoding.endswith(".panels") == (shapes[name][0] % 16 == 0)
+        parts = arguments(checkpoint, name, encoding)
+        assert [(p.shape, p.flags.c_contiguous) for p in parts] == [
+            (tuple(shape), True) for shape, _ in ENCODINGS[encoding].types(shapes[name])
+        ]
+        np.testing.assert_array_equal(ENCODINGS[encoding].decode(parts), checkpoint.load(name), err_msg=name)
+    other = next(p for p in QUANTIZED if p != precision)
+    with pytest.raises(InputError, match=f"weight {re.escape(up)} is not of precision {other}"):
+        arguments(checkpoint, up, f"{other}.panels")
 
 
 @pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name != "panels"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from published import PUBLISHED
 
+from hloracle.core.errors import InputError
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.config import Rope
 from hloracle.reference.model.keys import ROPE_KEYS
@@ -293,3 +294,13 @@ def test_tables_are_rounded_once() -> None:
     cos = prefill_tables(rope, 100_001).cos[0]
     angle = 100_000 * inverse_frequencies(rope)
     np.testing.assert_allclose(cos[-1], np.cos(angle), rtol=0, atol=2**-24)
+
+
+def test_tables_that_are_too_large_for_a_graph() -> None:
+    rope = Rope(10000.0, 16, type="dynamic", factor=2.0, original_max_position_embeddings=40)
+    assert len(prefill_tables(rope, 600).cos) == 561
+    with pytest.raises(
+        InputError, match="--capacity: turns by other angles at each length beyond 40, and all up to 4,096"
+    ):
+        prefill_tables(rope, 4096)
+    assert len(decode_tables(rope, 4096).cos) == 1

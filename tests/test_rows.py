@@ -13,6 +13,7 @@ import pytest
 from evidence import TRUTHS, outcome
 from models import FAMILY_SHAPES, SHAPES, TOKENS, Model, model, quick_xla
 
+from hloracle.backends.iree import FLAG_SETS
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.conformance.checks.of_configurations import configuration_checks
@@ -29,6 +30,7 @@ from hloracle.localize.dissect import local_errors
 from hloracle.localize.situation import JUDGED, ReferenceRun, Situation
 from hloracle.localize.workbench import Workbench
 from hloracle.mutants import MUTANTS
+from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
 from hloracle.reference.model.anchors import anchors
@@ -136,6 +138,40 @@ def test_rows_on_iree(family: str) -> None:
     checkpoint, some = tiny(family), sequences(tiny(family))
     wanted = alone(session("oracle", checkpoint, quick_xla(), 0), some)
     assert_alike(in_rows(session("emitter", checkpoint, make_backend("iree-cpu", 2), B), some), wanted)
+
+
+def quantized(precision: str, backend: Backend, batch: int, prompt: str) -> Session:
+    checkpoint = open_checkpoint(resolve("tiny-llama", precision=precision))
+    specs = [GraphSpec("decode", "logits", S, 0, batch), GraphSpec(prompt, "logits", S, T, batch)]
+    choice = untuned(batch=batch, precision=precision)
+    return Session(backend, production_graphs(checkpoint, precision, choice, specs), checkpoint.load)
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+@pytest.mark.parametrize("compiler", ["iree-cpu", "xla-cpu"])
+def test_rows_of_quantized_weights(compiler: str, precision: str) -> None:
+    """Which several rows read in panels, in decode and in chunks alike, and one row does not."""
+    backend = make_backend("iree-cpu", 2) if compiler == "iree-cpu" else quick_xla()
+    some = sequences(tiny("llama"))
+    many = quantized(precision, backend, B, "extend")
+    wanted = alone(quantized(precision, quick_xla(), 1, "prefill"), some)
+    assert_alike(in_rows(many, some), wanted)
+    with pytest.raises(AssertionError):
+        assert_alike(
+            wanted, alone(quantized("int8" if precision == "int4" else "int4", quick_xla(), 1, "prefill"), some)
+        )
+
+
+def test_how_rows_of_quantized_weights_are_written_and_compiled() -> None:
+    checkpoint = open_checkpoint(resolve("tiny-llama", precision="int4"))
+    specs = [GraphSpec("decode", "token", S, 0, 8), GraphSpec("extend", "token", S, T, 8)]
+    decode, extend = production_graphs(checkpoint, "int4", untuned(batch=8, precision="int4"), specs)
+    for graph in (decode, extend):
+        assert {w.encoding.rpartition(".")[0] for w in graph.abi.weights} == {"", "int8", "int4", "int4.panels"}
+        assert "--iree-global-opt-propagate-transposes=false" in graph.flags
+    (rows,) = production_graphs(checkpoint, "int4", untuned("rows", batch=8, precision="int4"), specs[:1])
+    assert {w.encoding.rpartition(".")[0] for w in rows.abi.weights} == {"", "int8", "int4"}
+    assert rows.flags == FLAG_SETS["packed"]
 
 
 @pytest.mark.parametrize("source", ["emitter", "oracle"])

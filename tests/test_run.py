@@ -30,7 +30,7 @@ from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.gate_zero import Gate
 from hloracle.conformance.settings import Settings
 from hloracle.core.child import ChildDied, alone
-from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.errors import ToolchainError
 from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.tiny import write_tiny
 from hloracle.reports.record import load, validate
@@ -311,14 +311,17 @@ def test_a_fault_of_the_emitter_is_in_its_graphs_alone(empty_cache: Path) -> Non
 
 
 @pytest.mark.parametrize(("capacity", "tokens"), [(32, 1), (32, 32), (256, 48), (128, 128), (303, 48), (256, 256)])
-def test_capacities_that_can_be_filled(capacity: int, tokens: int) -> None:
-    Settings("m", tokens, capacity).validate()
+def test_capacities_that_a_prompt_given_whole_can_fill(capacity: int, tokens: int) -> None:
+    settings = Settings("m", tokens, capacity)
+    settings.validate()
+    assert settings.prompt == "prefill"
 
 
 @pytest.mark.parametrize(("capacity", "tokens"), [(200, 48), (304, 48), (33, 1), (1024, 48)])
-def test_capacities_that_cannot(capacity: int, tokens: int) -> None:
-    with pytest.raises(InputError, match=f"--capacity: is {capacity}"):
-        Settings("m", tokens, capacity).validate()
+def test_capacities_that_take_a_prompt_in_parts(capacity: int, tokens: int) -> None:
+    settings = Settings("m", tokens, capacity)
+    settings.validate()
+    assert settings.prompt == "extend"
 
 
 @pytest.mark.parametrize(

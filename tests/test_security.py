@@ -24,9 +24,9 @@ NAMED = {word for name in names(prose(PAGE)) for word in (name, name.split()[0])
 PLAIN = set(
     """
     --as --batch --beside --bucket --capacity --commit --context --every --fail-on --function --fused --gemm --head --help
-    --jobs --json --kind --layers --layout --length --link --list --mutant --no-cache --part --phase --portable
-    --precision --prompt --ratio --raw --real --result --resume --rounds --separate --slower --stream --taps --threads --timeout
-    --tokens --tolerance --tries --version -h -n -p
+    --jobs --json --kind --layers --layout --length --link --list --min-p --mutant --no-cache --part --phase --portable
+    --precision --prompt --ratio --raw --real --repetition-penalty --result --resume --rounds --seed --separate --slower --stop
+    --stream --taps --temperature --threads --timeout --tokens --tolerance --top-k --top-p --tries --version -h -n -p
     """.split()
 )
 

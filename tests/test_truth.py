@@ -253,3 +253,34 @@ def test_noise_is_small_where_the_angles_change_on_the_way(
     assert 0 < found.caches < 1e-4
     at_once = teacher_forced(load_model(checkpoint.directory), prompt, found.tokens)[0]
     assert np.abs(at_once - found.logits).max() > 1e-3 * scale
+
+
+# ---- prompts that are given in parts
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", "phi3", "seed_oss"])
+def test_a_long_prompt_is_given_in_parts(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that are longer and shorter than the windows give what the whole gives; whole stays what turns by its length."""
+    model, turning = load_model(write_tiny(tmp_path / "tiny", family)), 40 if family in TURNING else None
+    called: list[int] = []
+    model.register_forward_pre_hook(lambda _m, inputs, named: called.append(inputs[0].shape[1]), with_kwargs=True)
+    whole = greedy(model, LONGER, 3, turning)
+    forced, caches = teacher_forced(model, LONGER, whole[0], turning)
+    for size in (9, 20):
+        monkeypatch.setattr(module, "PART", size)
+        called.clear()
+        tokens, logits = greedy(model, LONGER, 3, turning)
+        assert called == [*([len(LONGER)] if turning else [*[size] * (49 // size), 49 % size]), 1, 1]
+        assert tokens == whole[0]
+        np.testing.assert_allclose(logits, whole[1], atol=1e-4)
+        in_parts = teacher_forced(model, LONGER, tokens, turning)
+        np.testing.assert_allclose(in_parts[0], forced, atol=1e-4)
+        np.testing.assert_allclose(in_parts[1], caches, atol=1e-4)
+
+
+def test_parts_of_what_turns_are_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the test above can fail: phi3's first parts are turned by the short angles."""
+    model = load_model(write_tiny(tmp_path / "tiny", "phi3"))
+    _, whole = greedy(model, LONGER, 1, 40)
+    monkeypatch.setattr(module, "PART", 20)
+    assert np.abs(greedy(model, LONGER, 1, None)[1] - whole).max() > 1e-2

@@ -11,7 +11,8 @@ from typing import Any
 
 from hloracle.conformance.checks.check import Question
 from hloracle.core.abi import Abi, Graph
-from hloracle.emitters.matrix import hands_of
+from hloracle.emitters.matrix import STRATEGIES, hands_of
+from hloracle.emitters.model import in_blocks
 from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.contract import effective_window
@@ -79,6 +80,7 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
     options += ["narrow"] if abi.compute != "f32" else []
+    options += ["blocks"] if source == "emitter" and in_blocks(abi, on_device) else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 
@@ -147,11 +149,17 @@ def _fused(config: Config) -> bool:
 # ---- weights that are not held as they are
 
 
-def uses(weight: str, phase: str, config: Config, on_device: bool = False, batch: int = 1) -> list[str]:
-    """What a graph does with a matrix: `row`, `rows`: looks them up; `token`, `prompt`: multiplies with it; `dense`."""
-    token = phase == "decode" and batch == 1
+def uses(
+    weight: str, phase: str, config: Config, on_device: bool = False, tokens: int = 1, few: int = 1
+) -> list[str]:  # fmt: skip
+    """What a graph does with a matrix: `row`, `rows`: looks them up; `token`, `prompt`: multiplies with it; `dense`.
+
+    Args:
+      tokens: those of a decode, one of each row, or of a prompt. few: as many are multiplied as one is.
+    """
+    token = phase == "decode" and tokens == 1
     # Of a prompt, the last token alone has logits.
-    head = "prompt" if phase == "decode" and batch > 1 else "token"
+    head = "prompt" if phase == "decode" and tokens > few else "token"
     if weight.endswith("embed_tokens.weight"):
         return ["row" if token and not on_device else "rows", *([head] if config.tie_word_embeddings else [])]
     if weight == "lm_head.weight":
@@ -162,7 +170,7 @@ def uses(weight: str, phase: str, config: Config, on_device: bool = False, batch
             return ["rows" if few else "dense"]
     if weight.endswith("kv_b_proj.weight"):
         return ["dense"]
-    return ["token" if token else "prompt"]
+    return ["token" if tokens <= few else "prompt"]
 
 
 def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
@@ -185,7 +193,8 @@ def held_ops(graph: Graph, config: Config) -> Counter[str] | None:
         weight, encoding, part = argument_parts(argument.name)
         if not encoding or part:
             continue
-        for use in uses(weight, graph.abi.phase, config, graph.on_device, graph.abi.batch):
+        tokens = graph.abi.batch if graph.abi.phase == "decode" else graph.abi.bucket
+        for use in uses(weight, graph.abi.phase, config, graph.on_device, tokens, STRATEGIES[encoding].few):
             row = _pins().get(held_key(weight, encoding, use, argument.shape))
             if row is None:
                 return None

@@ -20,7 +20,7 @@ from hloracle.emitters.builder import TensorType
 from hloracle.foreign.diagnostics import functions_of, invalid
 from hloracle.localize.text import without_locations
 from hloracle.reference.model.checkpoint import QUANTIZED, Checkpoint
-from hloracle.reference.model.encodings import ENCODINGS, argument_parts
+from hloracle.reference.model.encodings import ENCODINGS, argument_parts, of_precision
 from hloracle.reference.model.weights import fusions, parts_in, taken_shapes, weight_shapes
 
 LARGEST = 2**30  # bytes of a graph's text, whose weights are arguments
@@ -88,7 +88,7 @@ def _misfit(argument: Tensor, shapes: Mapping[str, tuple[int, ...]], encoded: Ma
     shape, parts = shapes[weight], parts_in(weight)
     is_of = f"weight {argument.name} is {argument.type}, and in the model it is"
     held = dict.fromkeys(encoded.get(part, "float32") for part in parts)
-    if encoding in QUANTIZED and list(held) != [encoding]:
+    if of_precision(encoding) in QUANTIZED and list(held) != [of_precision(encoding)]:
         return f"{is_of} in {' and '.join(held)}"
     if encoding and not all(ENCODINGS[encoding].fits(shapes[part]) for part in parts):
         return f"{is_of} {list(shape)}, which {encoding} cannot hold"

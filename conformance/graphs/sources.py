@@ -134,7 +134,7 @@ class Emitter:
         if choice is None or request.device.remote != choice.on_device:
             held = (request.batch, request.precision, request.model.compute)
             choice = untuned("", False, request.device, *held)
-        layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused)
+        layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused, request.batch)
         return production_graph(request.config, request.spec, layout, choice)
 
 
@@ -242,13 +242,15 @@ def specification(graph: Graph) -> GraphSpec:
     return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute)
 
 
-def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: Sequence[str]) -> list[Graph]:
+def graphs_of(
+    source: Source, request: Request, prompt: str, buckets: Sequence[int], heads: Sequence[str]
+) -> list[Graph]:
     """All graphs that a source has for a run, held to the model's shapes.
 
     Raises InputError where it has none, where the ABI of one of them is no contract or does not fit the model.
 
     Args:
-      request: of which phase, head and bucket vary.
+      request: of which phase, head and bucket vary. prompt: the phase of the graphs that a prompt goes through.
     """
     if isinstance(source, Files):
         for given, abi_path in zip(source.graphs, source.abi_paths, strict=True):
@@ -256,7 +258,6 @@ def graphs_of(source: Source, request: Request, buckets: Sequence[int], heads: S
                 fits(given, abi_path, request.model)
         return list(source.graphs)
     found = []
-    prompt = "prefill" if request.batch == 1 else "extend"
     for head in heads:
         for phase, bucket in (("decode", 0), *((prompt, bucket) for bucket in buckets)):
             asked = dataclasses.replace(request, phase=phase, head=head, bucket=bucket)

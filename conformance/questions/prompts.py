@@ -49,11 +49,24 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Reach:
-    """What graphs can be asked: as much as fits their cache slots and the buckets of prefill, and whether they decode."""
+    """What graphs can be asked: as much as fits their cache slots and the buckets of a prompt's graphs.
+
+    decodes: whether they decode. in_parts: whether a prompt may be longer than the largest bucket, and go through it in parts.
+    """
 
     capacity: int
     buckets: Sequence[int] = BUCKETS
     decodes: bool = True
+    in_parts: bool = False
+
+    @property
+    def prompt(self) -> int:
+        """The longest prompt."""
+        return (
+            self.capacity
+            if self.in_parts
+            else max((b for b in self.buckets if b <= self.capacity), default=BUCKETS[-1])
+        )
 
 
 def suite(
@@ -67,8 +80,8 @@ def suite(
     """
     capacity = reach.capacity
     buckets = [b for b in reach.buckets if b <= capacity]
-    fill = min(capacity - count + 1, max(buckets, default=BUCKETS[-1]))
-    texts = _tokenized(directory, fill, report) if has_tokenizer(directory) else _random(config)
+    fill = min(capacity - count + 1, reach.prompt)
+    texts = _tokenized(directory, fill, report) if has_tokenizer(directory) else _random(config, fill)
     prompts = []
     whys = {
         "chat": "the model's own chat template",
@@ -82,7 +95,7 @@ def suite(
     for name, (text, ids) in texts.items():
         ids = ids[:fill] if name == "capacity" else ids
         refuse_unknown(ids, config.vocab_size, directory)
-        if len(ids) + count - 1 > capacity or len(ids) > max(buckets, default=BUCKETS[-1]):
+        if len(ids) + count - 1 > capacity or len(ids) > reach.prompt:
             if only_fitting:
                 continue
             raise InputError(
@@ -90,7 +103,8 @@ def suite(
                 "--tokens",
                 "ask for fewer tokens or give a larger --capacity",
             )
-        prompts.append(Prompt(name, bucket_for(len(ids), buckets or BUCKETS), whys[name], text, tuple(ids)))
+        bucket = bucket_for(min(len(ids), max(buckets or BUCKETS)), buckets or BUCKETS)
+        prompts.append(Prompt(name, bucket, whys[name], text, tuple(ids)))
         if name == "chat":
             largest = max(buckets, default=0)
             if largest > prompts[-1].bucket:
@@ -130,9 +144,9 @@ class Readable:
 Texts = dict[str, tuple[str | None, list[int]]]
 
 
-def _random(config: Config) -> Texts:
+def _random(config: Config, fill: int) -> Texts:
     """Prompts of the same lengths for a model without a tokenizer; the capacity prompt is cut to fit later."""
-    lengths = {"chat": 41, "one-token": 1, "long": 97, "non-ascii": 29, "capacity": BUCKETS[-1]}
+    lengths = {"chat": 41, "one-token": 1, "long": 97, "non-ascii": 29, "capacity": max(fill, BUCKETS[-1])}
     rng = np.random.default_rng(0)
     return {name: (None, rng.integers(0, config.vocab_size, n).tolist()) for name, n in lengths.items()}
 

@@ -66,7 +66,7 @@ def ask(
     fed = {p.id: (*p.token_ids, *truths[p.id].tokens[:-1]) for p in prompts}
     text = max(fed.values(), key=len, default=())
     slots = reach.capacity if reach.decodes else max(reach.buckets)
-    found = streams(config, slots, reach.buckets, text, every_token)
+    found = streams(config, slots, reach.buckets, text, every_token, reach.in_parts)
     sequences = {p.id: Sequenced(fed[p.id], len(p.token_ids), result_anchors(config, head=False)) for p in prompts}
     sequences |= {s.id: Sequenced(s.tokens, 1, result_anchors(config, head=True)) for s in found}
     inside = looked_into(prompts, truths, reach.capacity, STEPS if reach.decodes else 0)

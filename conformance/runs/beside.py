@@ -21,7 +21,8 @@ IDLE = 1 / 4  # how often a row beside the judged one takes no token
 
 def session_of(backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> Session:
     """A session of these graphs that is asked as one of a single sequence is, however many rows they have."""
-    return (Beside if graphs[0].abi.batch > 1 else Session)(backend, graphs, weight)
+    in_parts = any(graph.abi.phase == "extend" for graph in graphs)
+    return (Beside if graphs[0].abi.batch > 1 or in_parts else Session)(backend, graphs, weight)
 
 
 class Beside(Session):
@@ -46,7 +47,7 @@ class Beside(Session):
             self.positions[self.judged] = 0
             return
         judged = np.arange(self.batch) == self.judged
-        if caches[0].shape == self.cache_shapes[0]:
+        if self.batch > 1 and caches[0].shape == self.cache_shapes[0]:
             caches = [np.where(judged[:, None, None, None], c[:, None], -c[:, None]) for c in caches]
         super().reset(caches)
         # Each at another position.

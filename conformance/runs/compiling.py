@@ -161,7 +161,7 @@ def _asked(run: Run) -> bool:
     evidence, settings = run.evidence, run.settings
     every_token = settings.every_token or not (settings.quick or settings.early_exit)
     try:
-        reach = Reach(evidence.capacity, evidence.buckets, evidence.decodes)
+        reach = Reach(evidence.capacity, evidence.buckets, evidence.decodes, evidence.in_parts)
         evidence.asked, reused = ask(
             run.model, evidence.prompts, evidence.truths, reach, every_token, run.context.report
         )  # fmt: skip
@@ -190,7 +190,7 @@ def elsewhere(run: Run) -> list[Elsewhere]:
         request = Request(run.model, "decode", "token", settings.capacity, 0, settings.precision, cuda, settings.batch)
         # A source may have none that picks the token.
         with contextlib.suppress(InputError):
-            graphs = graphs_of(source, request, settings.buckets, ["token"])
+            graphs = graphs_of(source, request, settings.prompt, settings.buckets, ["token"])
             found += [(source.name, graph, cuda) for graph in graphs]
     return found
 

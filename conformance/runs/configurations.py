@@ -178,7 +178,7 @@ def _run(
         steps = min(REPEATED, session.capacity - len(first.token_ids))
         repeated = repeat(session, first.token_ids, asked.truths[first.id].tokens[:steps], first.bucket)
     rows = None
-    if isinstance(session, Beside) and asked.prompts:
+    if isinstance(session, Beside) and session.batch > 1 and asked.prompts:
         context.report(f"{configuration.id}: all prompts at once")
         fed = {p.id: (p.token_ids, asked.truths[p.id].tokens[:-1]) for p in asked.prompts}
         bucket = min(session.buckets, default=0)

@@ -77,7 +77,7 @@ def run_probes(
 
 
 def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, all_named: bool) -> Probes:
-    from hloracle.localize.anatomy import anatomy_of
+    from hloracle.localize.anatomy import anatomy_of, peer_of
     from hloracle.localize.probes import probe
     from hloracle.localize.workbench import Workbench
 
@@ -89,9 +89,10 @@ def _run(context: Context, pairs: list[tuple[Graph, Graph]], directory: Path, al
     left: list[str] = []
     count, worst, anchor, operation, sole = 0, 0.0, "", "", False
     for emitter, oracle in pairs:
+        anatomy = anatomy_of(emitter, config)
         n, failures, share, others = probe(
-            anatomy_of(emitter, config),
-            anatomy_of(oracle, config),
+            anatomy,
+            peer_of(anatomy, oracle),
             bench,
             context.report,
             locate=not failed,

@@ -105,14 +105,16 @@ def is_small(config: Config) -> bool:
 
 
 def streams(
-    config: Config, capacity: int, buckets: Sequence[int], text: Sequence[int], every_token: bool
-) -> list[Stream]:
+    config: Config, capacity: int, buckets: Sequence[int], text: Sequence[int], every_token: bool,
+    in_parts: bool = False,
+) -> list[Stream]:  # fmt: skip
     """The streams of a model: those of decode and the largest prefill graph, then one for each smaller graph.
 
     Args:
       buckets: of its prefill graphs; empty without any.
       text: what a model that is not small streams: the longest prompt, and what followed it.
-      every_token: False leaves out all streams of a small model but the first.
+      every_token: False leaves out all streams of a small model but the first. in_parts: the largest graph is given beginnings
+        that are longer than its bucket, too.
     """
     capacity = min(capacity, LONGEST)
     largest = max(buckets, default=0)
@@ -147,6 +149,12 @@ def streams(
             if not every_token:
                 break
     first = found[0]
+    if in_parts:
+        most = min(config.turning_point or capacity, len(first.tokens))
+        longer = {largest + 1, (largest + most) // 2, most}
+        first = found[0] = replace(
+            first, lengths=tuple(sorted({*first.lengths, *(n for n in longer if largest < n <= most)}))
+        )
     return found + [
         replace(first, id=f"{first.id}@{bucket}", lengths=lengths(bucket), bucket=bucket, decodes=False)
         for bucket in sorted(buckets)

@@ -104,12 +104,16 @@ def _of_source(
     if buckets:
         # Each of its graphs takes prompts of one token up to its bucket. An ABI file calls it so that keeps no caches.
         whole = "extend" if "extend" in phases else "prefill" if any(abi.caches for abi in abis) else "forward"
-        left = sum(buckets) - len(lengths)
-        of = f"{len(lengths)} of the" if left else "all"
+        fit, longer = [n for bucket, n in lengths if n <= bucket], {n for bucket, n in lengths if n > bucket}
+        left = sum(buckets) - len(fit)
+        of = f"{len(fit)} of the" if left else "all"
         taken = f"{sum(buckets)} lengths that {'it takes' if len(buckets) == 1 else f'its {len(buckets)} buckets take'}"
         phrases.append(f"{what} of {whole} after {of} {taken}{only(*some)}")
         if left:
             missing.append(f"{what} of {whole} after {left} of the {taken}")
+        if longer:
+            many = _count(len(longer), "longer prompt")
+            phrases.append(f"{what} of {whole} after {many}, of up to {max(longer)} tokens, part by part{only(*some)}")
     if all(abi.caches for abi in abis):
         filled = _filled(heads or configurations, asked, phases)
         slots = capacity if "decode" in phases else max(buckets)

@@ -40,6 +40,7 @@ from hloracle.reference.huggingface.truth import (
     narrow_passes,
     nudged_embeddings,
     passes_of,
+    parts,
     versioned_entry,
 )
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -366,10 +367,11 @@ class _Pass:
     nudge: int = 0
 
     def over(self, asked: Sequenced, keep: KeepRows) -> None:
-        """The sequence, its prompt at once and each further token by itself: gives each anchor's value to `keep`."""
+        """The sequence, its prompt in as few `parts` as can be and each further token by itself: gives anchors' values to `keep`."""
         forget_angles(self.model)
         tokens, prompt, wanted = asked.tokens, asked.prompt, asked.anchors
-        if prompt == len(tokens):
+        first = parts(prompt, self.config.turning_point)
+        if first == [(0, len(tokens))]:
             self._forward(tokens, 0, None, wanted, keep)
             return
         several: dict[str, list[np.ndarray]] = {anchor: [] for anchor in wanted}
@@ -378,7 +380,7 @@ class _Pass:
             several[anchor].append(some)
 
         cache = None
-        for start, end in [(0, prompt), *((i, i + 1) for i in range(prompt, len(tokens)))]:
+        for start, end in [*first, *((i, i + 1) for i in range(prompt, len(tokens)))]:
             cache = self._forward(tokens[start:end], start, cache or True, wanted, append)
         n = len(tokens)
         for anchor, rows in several.items():

@@ -48,6 +48,9 @@ NARROW = {"bf16": "bfloat16", "f16": "float16"}
 # Of the numbers of the embeddings, that many are the next one above or below in a further pass in bf16 or f16. The rounding
 # of one number is off by 0.29 of what lies between two neighbours, as root mean square: this is 0.35, one rounding's worth.
 NARROW_NUDGED = 1 / 8
+# The most tokens of a prompt that transformers is given at once: what its attention needs grows with them times the keys, and
+# 4,096 in float64 take 1.2 GB for each matrix of 9 heads' scores.
+PART = 1024
 # What reading an entry raises when something in it is missing, cut short or not what it should be.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)
 
@@ -194,7 +197,7 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
     model, turning = load_model(directory), load_config(directory).turning_point
     for number, (entry, prompt) in enumerate(missing.items(), 1):
         report(f"Hugging Face float32, prompt {number} of {len(missing)}")
-        found[entry] = tokens, _ = greedy(model, prompt, count)
+        found[entry] = tokens, _ = greedy(model, prompt, count, turning)
         others[entry] = []
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
@@ -276,29 +279,47 @@ def load_model(directory: Path, dtype: str = "float32", attention: str | None = 
     return model.eval()
 
 
-def greedy(model: Any, prompt: Sequence[int], count: int) -> tuple[list[int], np.ndarray]:
-    """`count` greedy tokens and the logits, float32 [count, V], that each was chosen from."""
+def greedy(model: Any, prompt: Sequence[int], count: int, turning: int | None = None) -> tuple[list[int], np.ndarray]:
+    """`count` greedy tokens and the logits, float32 [count, V], that each was chosen from. turning: see `parts`."""
     tokens: list[int] = []
     logits: list[np.ndarray] = []
-    for out in _steps(model, prompt, tokens, count):
+    for out in _steps(model, prompt, tokens, count, turning):
         row = out.logits[0, -1].float().numpy()
         tokens.append(int(np.argmax(row)))
         logits.append(row.copy())
     return tokens, np.stack(logits)
 
 
-def _steps(model: Any, prompt: Sequence[int], tokens: Sequence[int], count: int) -> Iterator[Any]:
-    """The prompt at once, then one token after the other; `tokens` may grow meanwhile."""
+def parts(tokens: int, turning: int | None) -> list[tuple[int, int]]:
+    """Where the parts begin and end in which transformers is given so many tokens.
+
+    turning: the length beyond which RoPE's angles depend on the sequence's length: all of a longer one are given at once.
+    """
+    size = tokens if turning is not None and tokens > turning else PART
+    return [(start, min(start + size, tokens)) for start in range(0, tokens, size)]
+
+
+def _fed(model: Any, tokens: Sequence[int], cache: Any, kept: int = 1) -> Any:
+    """What the model gives for the next tokens; kept: how many of the last rows of logits."""
     import torch
 
+    with torch.inference_mode():
+        return model(torch.tensor([list(tokens)]), past_key_values=cache, use_cache=True, logits_to_keep=kept)
+
+
+def _steps(
+    model: Any, prompt: Sequence[int], tokens: Sequence[int], count: int, turning: int | None = None
+) -> Iterator[Any]:
+    """After the prompt, then after each of the tokens; `tokens` may grow meanwhile."""
     forget_angles(model)
-    fed, cache = [list(prompt)], None
-    for step in range(count):
-        with torch.inference_mode():
-            out = model(torch.tensor(fed), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        yield out
+    cache = None
+    for start, end in parts(len(prompt), turning):
+        out = _fed(model, prompt[start:end], cache)
         cache = out.past_key_values
-        fed = [[tokens[step]]] if step < len(tokens) else []
+    yield out
+    for step in range(count - 1):
+        out = _fed(model, [tokens[step]], out.past_key_values)
+        yield out
 
 
 def forget_angles(model: Any) -> None:
@@ -335,15 +356,17 @@ def teacher_forced(
     if turning is not None and len(prompt) + len(tokens) > turning:
         caches: list[np.ndarray] = []
         rows: list[np.ndarray] = []
-        for out in _steps(model, prompt, tokens, len(tokens)):
+        for out in _steps(model, prompt, tokens, len(tokens), turning):
             caches = caches or [np.array(kept(out.past_key_values))]
             rows.append(np.array(as_numpy(out.logits[0, -1])))
         return np.stack(rows), caches[0]
     forget_angles(model)
-    with torch.inference_mode():
-        fed = torch.tensor([[*prompt, *tokens[:-1]]])
-        out = model(fed, use_cache=True, logits_to_keep=len(tokens))
-        return as_numpy(out.logits[0]), kept(out.past_key_values)
+    fed, cache = [*prompt, *tokens[:-1]], None
+    before = len(fed) - len(tokens) if len(fed) > PART else 0
+    for start, end in parts(before, None):
+        cache = _fed(model, fed[start:end], cache).past_key_values
+    out = _fed(model, fed[before:], cache, kept=len(tokens))
+    return as_numpy(out.logits[0]), kept(out.past_key_values)
 
 
 def as_numpy(tensor: Any) -> np.ndarray:

@@ -23,13 +23,22 @@ from hloracle.core.files import refuse_other_than_utf8
 from hloracle.core.given import opened, read_json
 from hloracle.core.shown import shown
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.encodings import ENCODINGS, NARROW, Layout, argument_parts, exactly
+from hloracle.reference.model.encodings import (
+    ENCODINGS,
+    NARROW,
+    Layout,
+    argument_parts,
+    exactly,
+    of_precision,
+    part_in_panels,
+)
 from hloracle.reference.model.expressions import is_expression, load, names_of
 from hloracle.reference.model.registry import FAMILIES, LARGEST_CONFIG, RESTORE, load_config
 from hloracle.reference.model.tensor_file import NAMES
 from hloracle.reference.model.weights import (
     default_layout,
     fused,
+    in_panels,
     matrices,
     mismatches,
     parts_in,
@@ -104,18 +113,19 @@ class Checkpoint:
         less = [self.compute] if self.compute != "f32" else []
         return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)), *less)
 
-    def layout(self, precision: str, panels: bool = True, fuse: bool = False) -> Layout:
+    def layout(self, precision: str, panels: bool = True, fuse: bool = False, batch: int = 1) -> Layout:
         """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
 
         Args:
-          panels: where they fit, for weights that are not quantized. fuse: see `fused`.
+          panels: where they fit; for quantized weights, in graphs of several rows only. fuse: see `fused`.
+          batch: the rows of the graphs.
         """
         if self.compute != "f32":  # in rows of that type, which are multiplied as they are
             held: Layout = default_layout(self.config, self.compute, panels=False)
         elif precision not in QUANTIZED:
             held = default_layout(self.config, precision, panels)
         elif self.precision == precision:
-            held = self.encoded
+            held = in_panels(self.config, self.encoded) if panels and batch > 1 else self.encoded
         else:
             is_in = f"is in {self.precision}" if self.precision else f"has no {ENCODED}"
             raise InputError(is_in, self.directory, f"name the model, and --precision {precision} makes one")
@@ -138,6 +148,8 @@ class Checkpoint:
             if found.dtype == np.float32 and not np.all(np.isfinite(found)):
                 raise InputError(f"{name} is not finite", self.directory / ENCODED, "convert the model again")
             return found
+        if self.encoded.get(weight) == (plain := of_precision(encoding)):
+            return part_in_panels(self.load(ENCODINGS[plain].arguments(weight)[index]))
         return exactly(ENCODINGS[encoding], self._weight(weight), weight, self.directory)[index]
 
     def _weight(self, name: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hloracle.core.abi import Abi, Tensor
-from hloracle.core.bounds import CAPACITY
+from hloracle.core.bounds import BATCH, CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import ENCODINGS, Layout
@@ -21,7 +21,6 @@ PROMPT = ("prefill", "extend")  # what a prompt goes through: all at once, or pa
 PHASES = (*PROMPT, "decode")  # in the order in which a session runs them
 HEADS = ("token", "logits")
 BUCKETS = (32, 64, 128, 256)
-BATCH = 1024  # the most rows
 
 
 class GraphSpec(NamedTuple):
@@ -60,6 +59,15 @@ def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch:
         raise InputError("is 'prefill', which has one row", "--phase", "give extend, which fills a row of a batch")
     if phase != "decode" and (type(bucket) is not int or bucket not in BUCKETS):
         raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
+
+
+def refuse_beyond_positions(config: Config, capacity: int) -> None:
+    """Raises InputError for more slots than the model has positions; where RoPE is `dynamic`, it may have any number."""
+    most = config.max_position_embeddings
+    if capacity > most and all(rope.type != "dynamic" for rope in config.ropes):
+        raise InputError(
+            f"is {capacity:,}, and the model has {most:,} positions", "--capacity", "ask for at most as many"
+        )
 
 
 def graph_abi(

@@ -79,6 +79,11 @@ def grouped(shape: Shape) -> bool:
     return len(shape) >= 2 and shape[-1] % SMALLEST_GROUP == 0
 
 
+def grouped_in_panels(shape: Shape) -> bool:
+    """Whether a weight of this shape can be held in panels whose columns are dealt out to groups."""
+    return in_panels(shape) and grouped(shape)
+
+
 def group_of(columns: int) -> int:
     """g: how many columns share a scale."""
     return min(GROUP, columns & -columns)
@@ -181,10 +186,42 @@ def _from_int4(parts: Sequence[np.ndarray]) -> np.ndarray:
     return _flat(_whole(nibbles & 15, nibbles >> 4) * scale[..., None] + minimum[..., None])
 
 
+# ---- the same in panels: each part [N, ...] of a weight of two axes as [N/16, ..., 16]
+
+
+def part_in_panels(part: np.ndarray) -> np.ndarray:
+    """[N, ...] -> [N/16, ..., 16]"""
+    return np.ascontiguousarray(np.moveaxis(part.reshape(-1, PANEL, *part.shape[1:]), 1, -1))
+
+
+def _part_in_rows(part: np.ndarray) -> np.ndarray:
+    """[N/16, ..., 16] -> [N, ...]"""
+    return np.moveaxis(part, -1, 1).reshape(-1, *part.shape[1:-1])
+
+
+def _in_panels(encoding: Encoding) -> Encoding:
+    """An encoding in groups, held in panels."""
+
+    def types(shape: Shape) -> list[Type]:
+        return [((N // PANEL, *rest, PANEL), dtype) for (N, *rest), dtype in encoding.types(shape)]
+
+    def encode(weight: np.ndarray) -> list[np.ndarray]:
+        return [part_in_panels(part) for part in encoding.encode(weight)]
+
+    def decode(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return encoding.decode([_part_in_rows(part) for part in parts])
+
+    return Encoding(f"{encoding.name}.panels", encoding.parts, types, encode, decode, grouped_in_panels)
+
+
 def _one(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0].astype(np.float32)
 
 
+_GROUPED = (
+    Encoding("int8", ("low", "high", "scale"), partial(_group_types, ("i8", "i8"), 1), _int8, _from_int8, grouped),
+    Encoding("int4", ("nibbles", "scale", "minimum"), partial(_group_types, ("ui8",), 2), _int4, _from_int4, grouped),
+)
 ENCODINGS: dict[str, Encoding] = {
     encoding.name: encoding
     for encoding in (
@@ -199,12 +236,8 @@ ENCODINGS: dict[str, Encoding] = {
             )
             for dtype in NARROW
         ),
-        Encoding(
-            "int8", ("low", "high", "scale"), partial(_group_types, ("i8", "i8"), 1), _int8, _from_int8, grouped
-        ),
-        Encoding(
-            "int4", ("nibbles", "scale", "minimum"), partial(_group_types, ("ui8",), 2), _int4, _from_int4, grouped
-        ),
+        *_GROUPED,
+        *map(_in_panels, _GROUPED),
     )
 }  # fmt: skip
 
@@ -215,6 +248,11 @@ _SUFFIXES = {
     for encoding in sorted(ENCODINGS.values(), key=lambda e: -len(e.name))
     for index, suffix in enumerate(encoding.suffixes)
 }
+
+
+def of_precision(encoding: str) -> str:
+    """The encoding, in panels or not, without the panels: `int4` of `int4.panels`."""
+    return encoding.removesuffix(".panels")
 
 
 def argument_parts(argument: str) -> tuple[str, str, int]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Rope
+
+LARGEST = 2**24  # numbers of a table: as much text as eight times so many bytes
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,14 @@ def decode_tables(rope: Rope, capacity: int) -> RopeTables:
 
 
 def prefill_tables(rope: Rope, tokens: int) -> RopeTables:
-    """Tables for prompts of up to `tokens` tokens."""
+    """Tables for prompts of up to `tokens` tokens. Raises InputError where they are too large for a graph."""
     first, lengths = rope.turning_point, [tokens]
     if first is not None and first < tokens:
         # longrope has two sets of angles, dynamic another one for each length.
         lengths = list(range(first, (first + 1 if rope.type == "longrope" else tokens) + 1))
+        if len(lengths) * tokens * rope.dim // 2 > LARGEST:
+            what = f"turns by other angles at each length beyond {first}, and all up to {tokens:,} are too many for a graph"
+            raise InputError(what, "--capacity", "ask for fewer slots, or give the prompt token by token")
     positions = np.arange(tokens, dtype=np.float64)
     return _tables(rope, [np.outer(positions, inverse_frequencies(rope, n)) for n in lengths], lengths[0])
 

@@ -90,6 +90,15 @@ def default_layout(config: Config, precision: str, panels: bool = True) -> dict[
     return {name: encoding for name, encoding in found.items() if encoding}
 
 
+def in_panels(config: Config, layout: Mapping[str, str]) -> dict[str, str]:
+    """The layout with quantized weights in panels, where these fit."""
+    shapes = matrices(config)
+    return {
+        name: f"{encoding}.panels" if ENCODINGS[f"{encoding}.panels"].fits(shapes[name]) else encoding
+        for name, encoding in layout.items()
+    }
+
+
 # Parts of a layer that every family multiplies with the same values, so that one product can be that of all of them.
 JOINS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
