@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-import ml_dtypes
 import numpy as np
 
 from hloracle.core.abi import Graph, Tensor
+from hloracle.core.dtypes import largest
 from hloracle.core.tolerances import MASKED_BELOW, NARROW_SAME_INPUTS, NARROW_SAME_RMS, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.situation import JUDGED
@@ -134,7 +134,7 @@ def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, graph: Graph | 
     exact = compute == "f32" or (got.dtype.itemsize >= 4 and not (graph and graph.written))
     limit = SAME_INPUTS if exact else NARROW_SAME_INPUTS[compute]
     # What is rounded to infinity by one and to the largest number by the other is a rounding apart.
-    most = float(ml_dtypes.finfo(got.dtype).max) if got.dtype.itemsize < 4 else np.inf
+    most = largest(got.dtype) if got.dtype.itemsize < 4 else np.inf
     got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64).clip(-most, most) for v in (got, expected))
     finite = np.isfinite(expected)
     scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)

@@ -378,7 +378,7 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     # A choice among experts that falls the other way may do so at any token: see NARROW_PASSES_OF_EXPERTS.
     most = float(np.max(less[alive] / scale[alive], initial=0.0)) if config.experts else usual
     less = np.maximum(less, max(most, NARROW_ROUNDING[truth.compute]) * scale)
-    return np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less)
+    return np.asarray(np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less))
 
 
 def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:

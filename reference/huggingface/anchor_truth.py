@@ -39,8 +39,8 @@ from hloracle.reference.huggingface.truth import (
     load_model,
     narrow_passes,
     nudged_embeddings,
-    passes_of,
     parts,
+    passes_of,
     versioned_entry,
 )
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -329,7 +329,7 @@ def counted(anchor: str, rows: np.ndarray) -> np.ndarray:
     _, part = split(anchor)
     if part not in MASKED:
         return np.full(len(rows), flat.shape[1], np.int64)
-    return np.count_nonzero(flat != MASKED[part], axis=1)
+    return np.asarray(np.count_nonzero(flat != MASKED[part], axis=1))
 
 
 def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:

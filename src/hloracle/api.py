@@ -391,7 +391,7 @@ def _emitted(
     """A model, and its graphs of these, which are looked at before the model is."""
     for spec in specs:
         _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch})
-        check_contract(*spec)
+        check_contract(*spec[:5])
     opened = open_model(model, precision)
     return opened, production_graphs(opened, precision, untuned(batch=specs[0].batch, precision=precision), specs)
 
