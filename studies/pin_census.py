@@ -22,7 +22,7 @@ from hloracle.reference.model.config import Config, Layer
 from hloracle.reference.model.contract import GraphSpec, graph_abi
 from hloracle.reference.model.encodings import ENCODINGS
 from hloracle.reference.model.registry import from_hf
-from hloracle.reference.model.weights import default_layout, taken_shapes
+from hloracle.reference.model.weights import taken_shapes
 from hloracle.reference.oracle.lower import lower
 from hloracle.studies.study import write_rows
 
@@ -51,32 +51,22 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 CAPACITY, BUCKET = 128, 64
-LONG = 384  # slots that attention goes to in blocks
 # The oracle writes some of a batch out for each row, which is pinned of two, and how it grows is seen with more. The emitter writes the
 # same for any number; with this one, no other constant is equal to it.
 FEW_ROWS, MORE_ROWS, ANY_ROWS = 2, 5, 61
-STEPS = (
-    ("prefill", False, CAPACITY), ("decode", False, CAPACITY), ("decode", True, CAPACITY),
-    *(("extend", rows, capacity) for rows in (False, True) for capacity in (CAPACITY, LONG)),
-)  # fmt: skip
+STEPS = (("prefill", False), ("extend", False), ("extend", True), ("decode", False), ("decode", True))
 
 
-def graphs(variants: bool = True) -> Iterator[tuple[str, bool, GraphSpec, Config]]:
+def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
     """(source, whether its graphs find their own place, which graph, config) of every row."""
     for architecture, raw in TINY.items():
-        for changes in ({}, *(VARIANTS.get(architecture, ()) if variants else ())):
+        for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
-            for one, (phase, rows, capacity) in itertools.product((config, *others(config)), STEPS):
-                spec = GraphSpec(phase, "logits", capacity, BUCKET if phase != "decode" else 0)
+            for one, (phase, rows) in itertools.product((config, *others(config)), STEPS):
+                spec = GraphSpec(phase, "logits", CAPACITY, BUCKET if phase != "decode" else 0)
                 for on_device, head in itertools.product((False, True), ("logits", "token")):
                     yield "emitter", on_device, spec._replace(head=head, batch=ANY_ROWS if rows else 1), one
                 yield "oracle", False, spec._replace(batch=FEW_ROWS if rows else 1), one
-
-
-def narrow_graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
-    """The same of graphs that compute in less than float32, of the tiny models as they are: f16 has the operations of bf16."""
-    for source, on_device, spec, config in graphs(variants=False):
-        yield source, on_device, spec._replace(compute="bf16"), config
 
 
 def others(config: Config) -> Iterator[Config]:
@@ -96,22 +86,17 @@ def others(config: Config) -> Iterator[Config]:
 def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows = {}
-    for source, on_device, spec, config in itertools.chain(graphs(), narrow_graphs()):
-        abi = graph_abi(config, *spec[:4], None, *spec[4:])
+    for source, on_device, spec, config in graphs():
+        abi = graph_abi(config, *spec[:4], None, spec.batch)
         key = census_key(source, abi, config, on_device)
         if key in rows:
             continue
 
         def ops(layers: Sequence[Layer], batch: int = spec.batch) -> Counter[str]:
             deep = dataclasses.replace(config, layers=tuple(layers))  # noqa: B023
-            asked = (deep, *spec[:4])  # noqa: B023
             if source == "oracle":  # noqa: B023
-                return Counter(inspect(lower(*asked, batch, spec.compute)).ops)  # noqa: B023
-            # Its weights are in rows of that type, which is no way of holding them but the only one.
-            narrow = spec.compute != "f32"  # noqa: B023
-            layout = default_layout(deep, spec.compute, panels=False) if narrow else None  # noqa: B023
-            emitter = Emitter(on_device=on_device)  # noqa: B023
-            return Counter(inspect(emitter.emit(*asked, layout, batch, spec.compute)).ops)  # noqa: B023
+                return Counter(inspect(lower(deep, *spec[:4], batch)).ops)  # noqa: B023
+            return Counter(inspect(Emitter(on_device=on_device).emit(deep, *spec[:4], None, batch)).ops)  # noqa: B023
 
         all_kinds = list(dict.fromkeys(config.layers))
         twice = ops(all_kinds * 2)
@@ -179,7 +164,7 @@ def held() -> dict[str, dict[str, Any]]:
             spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)
             plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
             grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
-            (use,) = uses(weight, phase, config, tokens=spec[4] or 1)
+            (use,) = uses(weight, phase, config)
             part, _ = encoding.types(taken_shapes(config, {weight})[weight])[0]
             found = rows.setdefault(held_key(weight, encoding.name, use, part), {"fixed": grown, "layers": {}})
             if found["fixed"] != grown:
