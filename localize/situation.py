@@ -372,13 +372,10 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     floors: np.ndarray = np.maximum.reduce([noise, usual * scale, rounding * scale, np.full_like(scale, SMALLEST)])
     if truth.compute == "f32":
         return floors
-    # In less than float32 as many floors as are allowed make the multiple of that type's noise that is.
-    less = np.max(truth.spreads(anchor)[1:, :, LARGEST], axis=0)
-    usual = float(np.median(less[alive] / scale[alive])) if alive.any() else 0.0
-    # A choice among experts that falls the other way may do so at any token: see NARROW_PASSES_OF_EXPERTS.
-    most = float(np.max(less[alive] / scale[alive], initial=0.0)) if config.experts else usual
-    less = np.maximum(less, max(most, NARROW_ROUNDING[truth.compute]) * scale)
-    return np.asarray(np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less))
+    # In less than float32 as many floors as are allowed make the multiple of that type's noise that is: of the noise of any row,
+    # since that of one row is of a few draws.
+    less = np.maximum(np.max(truth.spreads(anchor)[1:, :, LARGEST]), NARROW_ROUNDING[truth.compute] * scale)
+    return np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less)
 
 
 def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:

@@ -65,7 +65,7 @@ def mismatches(tokens: Sequence[int], truth: Truth) -> list[int]:
 def is_near_tie(step: int, token: int, truth: Truth) -> bool:
     """Whether a right implementation may choose `token` here: its logit and the best one can each move by the limit.
 
-    In bf16 and f16 by that step's noise: the limit would let through what no pass of Hugging Face is near to choose.
+    In bf16 and f16 by the noise itself: the limit would let through what no pass of Hugging Face is near to choose.
     """
     logits = truth.exact[step]
     return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= truth.leads[step])

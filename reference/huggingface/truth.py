@@ -70,7 +70,6 @@ class Truth:
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
     compute: what the model is computed in. spreads: where that is less than float32, how the distances from `exact` are spread
       at each step: of the plain pass in float32, and of those in it, float32 [1 + passes, tokens, 4]; else empty.
-    chooses: whether it has experts, among which a near-tie at any token may fall the other way.
     """
 
     tokens: list[int]
@@ -81,7 +80,6 @@ class Truth:
     caches: float = 0.0
     compute: str = "f32"
     spreads: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), np.float32))
-    chooses: bool = False
 
     @property
     def gaps(self) -> np.ndarray:
@@ -112,11 +110,10 @@ class Truth:
     def leads(self) -> np.ndarray:
         """What the lead of a step's best logit has to exceed for its token to be decided, float32 [tokens].
 
-        Either of two logits may be off by what right ones are; in bf16 and f16 by the noise of that step.
+        Either of two logits may be off by what right ones are; in bf16 and f16 by the noise of any step.
         """
         if len(self.narrow):
-            noise = np.full_like(self.narrow, np.max(self.narrow)) if self.chooses else self.narrow
-            return np.asarray(2 * np.maximum(noise, self.single))
+            return np.full_like(self.narrow, 2 * max(float(np.max(self.narrow)), self.single))
         return np.full(len(self.tokens), 2 * LOGIT_FLOORS * self.floor, np.float32)
 
 
@@ -132,8 +129,7 @@ def truths(
             remove_damaged(Path(entry))
         arguments = (checkpoint.directory, missing, count, checkpoint.compute)
         run_in_child(_compute, *arguments, timeout=TIMEOUT_SECONDS, report=report)
-    found = [kept[entry] or _computed(entry) for entry in entries]
-    return [dataclasses.replace(truth, chooses=checkpoint.config.experts is not None) for truth in found]
+    return [kept[entry] or _computed(entry) for entry in entries]
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
