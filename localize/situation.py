@@ -375,7 +375,7 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     # In less than float32 as many floors as are allowed make the multiple of that type's noise that is: of the noise of any row,
     # since that of one row is of a few draws.
     less = np.maximum(np.max(truth.spreads(anchor)[1:, :, LARGEST]), NARROW_ROUNDING[truth.compute] * scale)
-    return np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less)
+    return np.asarray(np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less))
 
 
 def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:

@@ -51,10 +51,14 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 CAPACITY, BUCKET = 128, 64
+LONG = 384  # slots that attention goes to in blocks
 # The oracle writes some of a batch out for each row, which is pinned of two, and how it grows is seen with more. The emitter writes the
 # same for any number; with this one, no other constant is equal to it.
 FEW_ROWS, MORE_ROWS, ANY_ROWS = 2, 5, 61
-STEPS = (("prefill", False), ("extend", False), ("extend", True), ("decode", False), ("decode", True))
+STEPS = (
+    ("prefill", False, CAPACITY), ("decode", False, CAPACITY), ("decode", True, CAPACITY),
+    *(("extend", rows, capacity) for rows in (False, True) for capacity in (CAPACITY, LONG)),
+)  # fmt: skip
 
 
 def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
@@ -62,8 +66,8 @@ def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
     for architecture, raw in TINY.items():
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
-            for one, (phase, rows) in itertools.product((config, *others(config)), STEPS):
-                spec = GraphSpec(phase, "logits", CAPACITY, BUCKET if phase != "decode" else 0)
+            for one, (phase, rows, capacity) in itertools.product((config, *others(config)), STEPS):
+                spec = GraphSpec(phase, "logits", capacity, BUCKET if phase != "decode" else 0)
                 for on_device, head in itertools.product((False, True), ("logits", "token")):
                     yield "emitter", on_device, spec._replace(head=head, batch=ANY_ROWS if rows else 1), one
                 yield "oracle", False, spec._replace(batch=FEW_ROWS if rows else 1), one
@@ -164,7 +168,7 @@ def held() -> dict[str, dict[str, Any]]:
             spec = (config, phase, "logits", CAPACITY, BUCKET if phase == "prefill" else 0)
             plain, with_it = (Counter(inspect(emit(*spec, layout)).ops) for layout in ({}, {weight: encoding.name}))
             grown = {op: with_it[op] - plain[op] for op in sorted(with_it | plain) if with_it[op] != plain[op]}
-            (use,) = uses(weight, phase, config)
+            (use,) = uses(weight, phase, config, tokens=spec[4] or 1)
             part, _ = encoding.types(taken_shapes(config, {weight})[weight])[0]
             found = rows.setdefault(held_key(weight, encoding.name, use, part), {"fixed": grown, "layers": {}})
             if found["fixed"] != grown:
