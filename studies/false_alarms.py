@@ -222,9 +222,9 @@ def worst_shares(record: Record) -> dict[str, float]:
     """How near a run came to an alarm: the largest errors as shares of their limits."""
     answers = [answer for row in record["tokens"].values() for answer in row["configurations"].values()]
     errors = [float(e) for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
-    spreads = [shares(one) for one in record["spreads"]]
+    spreads = [share for one in record["spreads"] for share in shares(one).values()]
     return {
-        "spreads": max((share for found in spreads for share in found.values()), default=math.nan),
+        **({SPREADS: max(spreads)} if spreads else {}),
         "logits": max((ratio for a in answers if (ratio := of_limit(a)) is not None), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
     }
