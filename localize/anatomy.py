@@ -506,10 +506,13 @@ def anatomy_of(graph: Graph, config: Config, without: frozenset[str] = frozenset
     return Anatomy(graph, config, without)
 
 
-def peer_of(anatomy: Anatomy, oracle: Graph) -> Anatomy:
-    """The oracle's anatomy, without the scores and probabilities that the graph has not: attention by blocks has none as a whole."""
-    missing = {a for a in anchors(anatomy.config) if split(a)[1] in FUSED_BY_IREE and a not in anatomy.values}
-    return anatomy_of(oracle, anatomy.config, frozenset(missing))
+def peer_of(anatomy: Anatomy, graph: Graph) -> Anatomy:
+    """Another graph's anatomy to compare with: without scores and probabilities where no layer of the one has any.
+
+    Attention to a block of keys at a time has none as a whole.
+    """
+    inside = {a for a in anchors(anatomy.config) if split(a)[1] in FUSED_BY_IREE}
+    return anatomy_of(graph, anatomy.config, frozenset() if inside & anatomy.values.keys() else frozenset(inside))
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -20,7 +20,7 @@ from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.spread import Spread
 from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
-from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of
+from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_of
 from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
@@ -443,9 +443,8 @@ def _scene(
     if trusted is not None and trusted.backend != suspect.backend:
         other = Workbench(backends(trusted.backend), run.weight, weights)
 
-    def apart(side: Side | None, on: Workbench) -> _Apart:
-        graphs = [g for g in (side.graphs if side else ()) if run.length or g.abi.phase == "decode"]
-        return _Apart(side, {g.abi.phase: anatomy_of(g, run.config) for g in graphs}, on)
+    def by_phase(side: Side | None) -> dict[str, Graph]:
+        return {g.abi.phase: g for g in (side.graphs if side else ()) if run.length or g.abi.phase == "decode"}
 
     run = replace(run, batch=suspect.graphs[0].abi.batch)
     situations = {phase: run.prompt(phase, capacity) for phase in PROMPT}
@@ -453,7 +452,10 @@ def _scene(
     witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
     oracles = {g.identity: g for g in trusted.graphs} if trusted and trusted.source != suspect.source else {}
     mender = Mender(run, tuple(oracles.values()), report)
-    return _Scene(question, apart(suspect, bench), apart(trusted, other), situations, witness, mender, report)
+    mine = {phase: anatomy_of(g, run.config) for phase, g in by_phase(suspect).items()}
+    theirs = {p: peer_of(mine[p], g) if p in mine else anatomy_of(g, run.config) for p, g in by_phase(trusted).items()}
+    sides = _Apart(suspect, mine, bench), _Apart(trusted, theirs, other)
+    return _Scene(question, *sides, situations, witness, mender, report)
 
 
 def _local_errors(

@@ -27,10 +27,11 @@ from hloracle.core.child import ChildDied
 from hloracle.core.errors import ToolchainError
 from hloracle.core.spread import NAMES, Spread, allowed, in_words
 from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
+from hloracle.emitters.model import in_blocks
 from hloracle.localize.situation import row_floors, row_scales
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth
+from hloracle.reference.huggingface.anchor_truth import MASKED, AnchorTruth
 from hloracle.reference.model import anchors as vocabulary
-from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.config import Config
 
@@ -96,8 +97,9 @@ class Rows:
 class AnchorOutcome:
     """`status` is `ran`, `reused` or `failed`. `floors` is filled for the oracle: see `floor_rows`.
 
-    missing: anchors that a graph does not have, so that nothing was compared there, as `NAME in PHASE`. named: whether its
-    graphs have any besides the caches that they return. by_number: these were found by number, not by name.
+    missing: anchors that a graph does not have, so that nothing was compared there, as `NAME in PHASE`; lost: those of them that
+      it could have. named: whether its graphs have any besides the caches that they return. by_number: these were found by
+      number, not by name.
     """
 
     configuration: Configuration
@@ -108,6 +110,7 @@ class AnchorOutcome:
     canary: Canary | None = None
     message: str = ""
     missing: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     named: bool = True
     by_number: bool = False
 
@@ -185,12 +188,18 @@ def _run(
         worst = found.worst()
         canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0, factor)
     floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
-    missing = [f"{a} in {r.phase}" for r in rows for a in anchors(config) if a not in r.anchors]
+    missing = [(r.phase, a) for r in rows for a in anchors(config) if a not in r.anchors]
+    in_parts = {g.abi.phase for g in graphs if in_blocks(g.abi, g.on_device)}
+    lost = [(phase, a) for phase, a in missing if phase not in in_parts or split(a)[1] not in MASKED]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
     return AnchorOutcome(
-        configuration, prompt.id, "ran", rows, floors, canary, missing=missing, named=named,
+        configuration, prompt.id, "ran", rows, floors, canary, missing=_in_words(missing), lost=_in_words(lost), named=named,
         by_number=any(g.written for g in graphs),
     )  # fmt: skip
+
+
+def _in_words(missing: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{anchor} in {phase}" for phase, anchor in missing]
 
 
 def canary_anchor(graph: Graph, order: Sequence[str], truth: AnchorTruth, length: int) -> str:
@@ -256,13 +265,14 @@ def anchor_check(outcome: AnchorOutcome, all_named: bool) -> Check:
         figure += f"; {_worst_spread(spreads)}"
         limit += f"; {allowed()}"
     detail = f"the first beyond its limit is {first[1]} in {first[0]}" if first else ""
-    if outcome.missing and all_named:
-        detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(outcome.missing[:5])}"]))
-    if outcome.missing and not all_named and first is None:
+    lost = outcome.lost if all_named else []
+    if lost:
+        detail = "; ".join(filter(None, [detail, f"its graphs have no anchor {', '.join(lost[:5])}"]))
+    if outcome.missing and not lost and first is None:
         if not outcome.named:
             return dataclasses.replace(question.skipped(NO_ANCHORS), figure=figure, limit=limit)
         limit += f", {len(outcome.missing)} anchors are not there, such as {outcome.missing[0]}"
-    return question.judged(first is None and not (outcome.missing and all_named), figure, limit, detail)
+    return question.judged(first is None and not lost, figure, limit, detail)
 
 
 def _worst_spread(spreads: Sequence[tuple[str, Spread]]) -> str:
