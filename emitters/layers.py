@@ -465,7 +465,8 @@ class LayerBuilder(MatrixBuilder):
                 products = list(zip(queries, (latents, k_rope), strict=True))
                 context = self.reshape(self.by_blocks(products, latents, scoring), (T, N, R))
                 context = self.dot_general(context, to_value, ((2,), (2,)), ((1,), (0,)))  # [N, T, U]
-                return self.reshape(self.transpose(context, (1, 0, 2)), (T, N * to_value.shape[1]))
+                context = self.rounded(self.transpose(context, (1, 0, 2)), dtype)
+                return self.reshape(context, (T, N * to_value.shape[1]))
         with self.scope("scores"):
             q = self.dot_general(q, to_key, contracting_dimensions=((2,), (1,)), batching_dimensions=((1,), (0,)))
             q = self.transpose(q, (1, 0, 2))  # [T, N, R]

@@ -149,6 +149,17 @@ def test_caches_and_weights_are_of_the_type(architecture: str, phase: str) -> No
     assert found.abi.results[0].dtype == "f32"
 
 
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_rows_and_blocks_of_keys_are_of_the_type(architecture: str) -> None:
+    config = from_hf(TINY[architecture])
+    layout = default_layout(config, "bf16", panels=False)
+    for phase, bucket, capacity, batch in (("extend", 32, 64, 3), ("extend", 64, 512, 1), ("decode", 0, 64, 3)):
+        found = emit(
+            config, phase, "logits", min(capacity, config.max_position_embeddings), bucket, layout, batch, "bf16"
+        )
+        assert {r.dtype for r in found.abi.results if r.name in ("k_cache", "v_cache")} == {"bf16"}
+
+
 def test_sums_are_of_float32() -> None:
     """Products give float32, and nothing is added up in less."""
     text = graph("bf16").text
