@@ -153,7 +153,7 @@ def test_caches_and_weights_are_of_the_type(architecture: str, phase: str) -> No
 def test_rows_and_blocks_of_keys_are_of_the_type(architecture: str) -> None:
     config = from_hf(TINY[architecture])
     layout = default_layout(config, "bf16", panels=False)
-    for phase, bucket, capacity, batch in (("extend", 32, 64, 3), ("extend", 64, 512, 1), ("decode", 0, 64, 3)):
+    for phase, bucket, capacity, batch in (("extend", 32, 64, 3), ("extend", 32, 512, 1), ("decode", 0, 64, 3)):
         found = emit(
             config, phase, "logits", min(capacity, config.max_position_embeddings), bucket, layout, batch, "bf16"
         )

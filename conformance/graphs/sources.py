@@ -153,6 +153,11 @@ class Files:
     name: str = FILE
     counts_as: str = ""
 
+    @property
+    def compute(self) -> str:
+        """What its graphs compute in, which is what the model has to be computed in; those that are adapted in float32."""
+        return self.graphs[0].abi.compute if self.graphs else "f32"
+
     def __call__(self, request: Request) -> Graph | None:
         return next((g for g in self.graphs if specification(g) == request.spec), None)
 

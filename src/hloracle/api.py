@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,7 +257,8 @@ def check(
         [_file(one, "abi", "give that of the ABI file") for one in named],
     )
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context, project), context, [files]))
+    settings = dataclasses.replace(_settings(model, options, context, project), compute=files.compute)
+    return Record(run_all(settings, context, [files]))
 
 
 def suite(
