@@ -317,6 +317,7 @@ def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
             ("head", abi.head, first.head),
             ("capacity", abi.capacity, first.capacity),
             ("batch", abi.batch, first.batch),
+            ("compute", abi.compute, first.compute),
         ):
             if mine != other:
                 raise InputError(
