@@ -21,6 +21,7 @@ from hloracle.localize.inputs import LARGE, SCALES, scales, share_of
 from hloracle.mutants import MUTANTS
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.checkpoint import COMPUTE, open_checkpoint
 from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.weights import default_layout
@@ -85,7 +86,7 @@ def test_where_hugging_face_is_exact_one_rounding_is_none_too_much() -> None:
 # ---- the truth
 
 
-def narrow_truth(noise: float) -> object:
+def narrow_truth(noise: float) -> Truth:
     found = truth()
     steps = len(found.tokens)
     spreads = np.stack([np.full((steps, 4), x, np.float32) for x in (1e-6, noise, noise / 2)])
@@ -93,18 +94,18 @@ def narrow_truth(noise: float) -> object:
 
 
 def test_tokens_are_judged_by_the_noise_of_the_type() -> None:
-    found: object = narrow_truth(0.6)  # the lead is 1
+    found = narrow_truth(0.6)  # the lead is 1
     single = truth()
     other = int(np.argsort(single.exact[0])[-2])
     assert not is_near_tie(0, other, single)
-    assert is_near_tie(0, other, found)  # type: ignore[arg-type]
-    assert not is_near_tie(0, other, narrow_truth(0.4))  # type: ignore[arg-type]
+    assert is_near_tie(0, other, found)
+    assert not is_near_tie(0, other, narrow_truth(0.4))
 
 
 @pytest.mark.parametrize(("noise", "words"), [(0.0, "is not noisier"), (float("nan"), "not finite")])
 def test_noise_that_is_odd_is_refused(noise: float, words: str) -> None:
-    assert truth_check({"a": narrow_truth(0.01)}).status == "passed"  # type: ignore[dict-item]
-    check = truth_check({"a": narrow_truth(noise)})  # type: ignore[dict-item]
+    assert truth_check({"a": narrow_truth(0.01)}).status == "passed"
+    check = truth_check({"a": narrow_truth(noise)})
     assert check.failed
     assert words in check.detail
 
