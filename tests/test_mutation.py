@@ -144,7 +144,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     """That of a mutant, and that of the right model beside it."""
     asked: list[tuple[Settings, Context]] = []
     monkeypatch.setattr(mutation, "run", lambda *arguments: asked.append(arguments) or {})
-    monkeypatch.setattr(mutation, "_consumers", lambda model, batch: {})
+    monkeypatch.setattr(mutation, "_consumers", lambda of: {})
     monkeypatch.setattr(mutation, "_exact", lambda mutant, record: None)
     mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1, 0) and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
