@@ -297,7 +297,7 @@ def test_tables_are_rounded_once() -> None:
 
 
 def test_tables_that_are_too_large_for_a_graph() -> None:
-    rope = Rope(10000.0, 16, type="dynamic", factor=2.0, original_max_position_embeddings=40)
+    rope = Rope("dynamic", 10000.0, 16, factor=2.0, original_max_position_embeddings=40)
     assert len(prefill_tables(rope, 600).cos) == 561
     with pytest.raises(
         InputError, match="--capacity: turns by other angles at each length beyond 40, and all up to 4,096"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence import TRUTHS, outcome
+from graphs import operations, parse
 from models import FAMILY_SHAPES, SHAPES, TOKENS, Model, model, quick_xla
 
 from hloracle.backends.iree import FLAG_SETS
@@ -19,7 +20,7 @@ from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.conformance.checks.of_configurations import configuration_checks
 from hloracle.conformance.matrix import Configuration
 from hloracle.conformance.runs.beside import Beside, Rows, apart, session_of, together
-from hloracle.core.abi import Abi, Graph
+from hloracle.core.abi import CACHES, Abi, Graph
 from hloracle.core.child import alone as one_process
 from hloracle.core.errors import InputError
 from hloracle.core.tolerances import ANCHOR_FLOORS
@@ -28,12 +29,13 @@ from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.dissect import local_errors
 from hloracle.localize.situation import JUDGED, ReferenceRun, Situation
+from hloracle.localize.text import anchor_at
 from hloracle.localize.workbench import Workbench
 from hloracle.mutants import MUTANTS
 from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
-from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.anchors import anchors, split
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import GraphSpec, graph_abi
 from hloracle.reference.model.registry import FAMILIES
@@ -366,6 +368,23 @@ def test_a_fault_of_rows_is_first_wrong_at_its_anchor(id: str) -> None:
         assert not failed
         wrong += [a for a in anchors(config) if not errors.get(a, 0.0) <= ANCHOR_FLOORS][:1]
     assert wrong == [mutant.anchor]
+
+
+@pytest.mark.parametrize("family", ["phi3", "llama"])
+@pytest.mark.parametrize("source", ["emitter", "oracle"])
+def test_what_is_written_is_gathered_behind_a_barrier(source: str, family: str) -> None:
+    """Of a slice, as Phi-3's values are, IREE 3.13 gathers other rows on CUDA: see docs/toolchain-notes.md."""
+    spec = GraphSpec("extend", "logits", S, T, B)
+    config = tiny(family).config
+    if source == "oracle":
+        graph = lower(config, *spec)
+    else:
+        graph = emitter.Emitter(on_device=True).emit(config, *spec[:4], None, spec.batch)
+    module = parse(graph.text)
+    gathers = [op for op in operations(module) if op.name == "stablehlo.gather" and split(anchor_at(op))[1] in CACHES]
+    of_tokens = [op.operands[0] for op in gathers if op.operands[0].type.shape[0] == T]
+    assert len(of_tokens) == 2 * config.num_hidden_layers
+    assert {value.owner.name for value in of_tokens} == {"stablehlo.optimization_barrier"}
 
 
 # ---- a session as one sequence's, and what is asked of rows besides

@@ -143,6 +143,7 @@ class ExtendCache(Cache):
         mine = lax.dynamic_slice_p.bind(cache, *start, slice_sizes=sizes)
         token = lax.iota(jnp.int32, S) - self.position  # which of the T goes to each slot
         taken = jnp.broadcast_to(((token >= 0) & (token < self.length))[:, None, None], (S, K, D))
+        new = lax.optimization_barrier(new)  # of a slice, IREE 3.13 gathers other rows on CUDA
         tokens = rows(new, lax.clamp(0, token, T - 1)).transpose(1, 0, 2)  # [K, S, D]
         written = lax.select(taken.transpose(1, 0, 2), tokens, mine.reshape(K, S, D))
         cache = lax.dynamic_update_slice_p.bind(cache, written.reshape(sizes), *start)
