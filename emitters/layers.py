@@ -302,7 +302,7 @@ class LayerBuilder(MatrixBuilder):
             with self.scope("context"):
                 sinks = scoring.sinks if scoring.sinks is None else self.reshape(scoring.sinks, (K, G))
                 context = self.by_blocks([(self.reshape(q, (T, K, G, D)), k)], v, scoring, sinks)
-                return self.reshape(self.rounded(context, q.dtype), (T, N * D))
+                return self.reshape(context, (T, N * D))
         few = self.on_device and (own or T == 1)  # rows of scores: a device has more threads
         order = (T, K) if own else (K, T)
         with self.scope("scores"):
@@ -351,7 +351,7 @@ class LayerBuilder(MatrixBuilder):
         """Attention to a block of keys at a time, of those that any query sees. What it needs grows with T, not with T times S.
 
         products: queries [T, K, G, D] and keys [K, S, D], the sum of whose products are the scores; values [K, S, U]; sinks
-        [K, G] -> float32 [T, K, G, U]. With each block the largest score may grow: what was summed before is then less by as much.
+        [K, G] -> [T, K, G, U]. With each block the largest score may grow: what was summed before is then less by as much.
         """
         assert scoring.visible.blocks is not None
         (T, K, G, _), (_, S, U), (first, end) = products[0][0].shape, values.shape, scoring.visible.blocks
@@ -392,7 +392,7 @@ class LayerBuilder(MatrixBuilder):
             less = self.shrinks(maximum, largest)
             total = self.add(self.multiply(total, less), self.reduce(shares, self.f32(0.0), (2,), "add"))
             context = self.multiply(context, self.over_first(less, context.shape))
-            context = self.add(context, self.dot_general(shares, self.as_f32(part(values)), ((2,), (1,)), ((0,), (0,))))
+            context = self.add(context, self.dot_general(shares, part(values), ((2,), (1,)), ((0,), (0,))))
             return [self.add(number, self.i32(1)), largest, total, context]
 
         maximum, total = self.f32(LEAST, rows), self.f32(0.0, rows)

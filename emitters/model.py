@@ -316,8 +316,9 @@ def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
 
 def in_blocks(abi: Abi, on_device: bool) -> bool:
     """Whether a graph attends to a block of keys at a time."""
-    # On a device each turn of a loop would wait for what decides whether there is another.
-    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device
+    # On a device each turn of a loop would wait for what decides whether there is another. In bf16 and f16 probabilities are
+    # rounded as transformers rounds them, which those of a block are not: what they are a share of is known at the end.
+    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device and abi.compute == "f32"
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:

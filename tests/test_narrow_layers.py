@@ -19,7 +19,11 @@ from hloracle.emitters import layers as emitted
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder, Visible
 from hloracle.emitters.matrix import Matrix
+from hloracle.emitters.model import in_blocks
 from hloracle.mutants import narrow as mutants
+from hloracle.reference.fixtures.tiny import TINY
+from hloracle.reference.model.contract import graph_abi
+from hloracle.reference.model.registry import from_hf
 from hloracle.reference.oracle import layers as reference
 
 TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
@@ -132,20 +136,8 @@ def test_one_that_rounds_more_is_told(name: str, monkeypatch: pytest.MonkeyPatch
     assert np.mean(in_jax(ours, *arrays) != as_emitted(theirs, *arrays)) > 0.01
 
 
-@pytest.mark.parametrize("compute", TYPES)
-@pytest.mark.parametrize("position", [0, 19, S - T])
-def test_attention_in_blocks(position: int, compute: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of keys at a time, in float32 up to the end: there are no probabilities to be rounded."""
-    monkeypatch.setattr(emitted, "BLOCK", 8)
-    q, k, v = (random(compute, *shape, seed=i) for i, shape in enumerate([(T, N, D), (K, S, D), (K, S, D)]))
-    seen = np.arange(S) <= position + np.arange(T)[:, None]
-
-    def theirs(b: LayerBuilder, q: Value, k: Value, v: Value, seen: Value) -> Value:
-        blocks = b.key_blocks(b.i32(position), T, S, None)
-        return b.attention(q, k, v, emitted.Scoring(Visible(seen, blocks), 0.3, None))
-
-    keys, values = (wide(x).repeat_interleave(N // K, 0) for x in (k, v))
-    scores = torch.einsum("tnd,nsd->nts", wide(q), keys) * 0.3
-    probs = torch.softmax(scores.masked_fill(~torch.tensor(seen), -torch.inf), -1)
-    right = torch.einsum("nts,nsd->tnd", probs, values).reshape(T, -1)
-    assert off(as_emitted(theirs, q, k, v, seen), right, compute) <= 1.01
+@pytest.mark.parametrize("compute", ["f32", *TYPES])
+def test_attention_by_blocks_is_of_float32(compute: str) -> None:
+    """Its probabilities are not rounded as transformers' are: see `in_blocks`."""
+    abi = graph_abi(from_hf(TINY["llama"]), "extend", "logits", 288, 64, compute=compute)
+    assert in_blocks(abi, on_device=False) == (compute == "f32")
