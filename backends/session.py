@@ -95,6 +95,7 @@ class Session:
         self._backend = backend
         self.capacity, self.batch, self.vocab_size = self._abi.capacity, self._abi.batch, _vocab_size(self._abi)
         shapes = [self._abi.results[self._abi.result(name)].shape for name in self._abi.caches]
+        self.cache_type = numpy_type(self._abi.compute)
         self.cache_shapes = [shape if self.batch == 1 else (shape[0], *shape[2:]) for shape in shapes]
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
@@ -134,7 +135,8 @@ class Session:
         """
         self._forget()
         if caches is not None:
-            self._caches = (*map(self._backend.upload, caches), *self._zeros(self._abi.state[len(self.cache_shapes) :]))
+            held = (np.asarray(cache).astype(self.cache_type, copy=False) for cache in caches)
+            self._caches = (*map(self._backend.upload, held), *self._zeros(self._abi.state[len(self.cache_shapes) :]))
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None, row: int = 0) -> int | np.ndarray:
         """Start a row over with a prompt; returns the head of its last token: a token id, or logits float32 [V].
@@ -233,15 +235,22 @@ class Session:
         return head
 
     def caches(self, whole: bool = False, row: int = 0) -> tuple[np.ndarray, ...]:
-        """Copies of a row's k_cache and v_cache, float32 [L, K, position, D]: the filled slots; or all S of them.
+        """Copies of a row's k_cache and v_cache, [L, K, position, D]: the filled slots; or all S of them.
 
-        None without caches.
+        float32, which holds what a narrower cache does. None without caches.
         """
         slots = slice(None) if whole else slice(self.positions[row])
         state = self._zeros(self._abi.state) if self._caches is None else self._caches
         # Copied, because some backends give a view of memory that the next call writes to.
-        found = (self._backend.download(c) for c in state[: len(self.cache_shapes)])
+        found = (self._wide(self._backend.download(c)) for c in state[: len(self.cache_shapes)])
         return tuple(np.array((c if self.batch == 1 else c[:, row])[:, :, slots]) for c in found)
+
+    def held(self, cache: np.ndarray) -> np.ndarray:
+        """What the caches make of numbers: float32 again, rounded to what they hold."""
+        return self._wide(np.asarray(cache).astype(self.cache_type))
+
+    def _wide(self, cache: np.ndarray) -> np.ndarray:
+        return cache.astype(np.float32) if self.cache_type.itemsize < 4 else cache
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raises InputError for no tokens, and for one outside the vocabulary."""

@@ -81,6 +81,7 @@ def cli() -> None:
 @options.tokens
 @options.capacity
 @options.batch
+@options.compute
 @options.rounds
 @options.reuse
 @click.option(
@@ -109,6 +110,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
+        asked["compute"] = fault.compute
     begin_report(out)
     with progress_shown() as progress:
         record = hloracle.run(model, out=out, progress=progress, **asked).data
@@ -119,6 +121,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @options.jobs
 @options.batch
+@options.compute
 @options.rounds
 @options.reuse
 @options.as_json
@@ -264,6 +267,7 @@ def abi(
 @click.option("--bucket", type=int, default=64, show_default=True, help="Tokens of a prefill or an extend graph.")
 @options.capacity
 @options.batch
+@options.compute
 @options.precision
 @options.layout("panels")
 @options.fused("fuse", False)

@@ -163,6 +163,11 @@ batch: Option = click.option(
     "--batch", type=int, default=1, show_default=True, metavar="B",
     help="Rows of the graphs: B sequences at once, each at its own position. Prompts then go in chunks, into one row each.",
 )  # fmt: skip
+compute: Option = click.option(
+    "--compute", type=click.Choice(["f32", "bf16", "f16"]), default="f32", show_default=True,
+    help="What values between modules, caches and weights are of. Of less than f32 the errors are held to those of Hugging "
+    "Face in the same type.",
+)  # fmt: skip
 timeout: Option = click.option(
     "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",
     help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",

@@ -78,7 +78,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
     progress = context.progress
     with noting() as damaged, MemoryWatch(lambda: progress.current) as memory:
         with progress.stage("model"):
-            directory = resolve(settings.model, progress.report, settings.precision, settings.as_)
+            directory = resolve(settings.model, progress.report, settings.precision, settings.as_, settings.compute)
             with context.installed():
                 model = open_checkpoint(directory)
             run = Run(settings, context, tuple(sources), model)
@@ -144,8 +144,11 @@ def choose(run: Run) -> None:
     if settings.choice:
         evidence.choice, evidence.chosen = settings.choice, "asked"
     else:
-        evidence.choice = untuned(device=device, batch=settings.batch, precision=settings.precision)
-        if emitter and settings.batch == 1 and not (settings.early_exit or settings.quick):
+        evidence.choice = untuned(
+            device=device, batch=settings.batch, precision=settings.precision, compute=settings.compute
+        )
+        whole = settings.batch == 1 and settings.compute == "f32"
+        if emitter and whole and not (settings.early_exit or settings.quick):
             found = tuned(run.model, settings.precision, run.context.threads, device)
             evidence.ignored = found.ignored
             if found.choice:

@@ -36,6 +36,7 @@ class Settings:
     project: what is stated of the graphs that are judged, those of the bundled emitter aside.
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     batch: rows of the graphs that a source is asked for: of several, each has a sequence of its own at its own position.
+    compute: what the model is computed in: f32, bf16 or f16. Of less than f32 all weights are of that type, too.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Settings:
     project: Project | None = None
     busy: Path | None = None
     batch: int = 1
+    compute: str = "f32"
 
     @property
     def prompt(self) -> str:
@@ -74,6 +76,9 @@ class Settings:
             raise InputError(f"is {self.rounds}", "--rounds", f"ask for none with 0, or for at most {ROUNDS}")
         if type(self.batch) is not int or not 1 <= self.batch <= BATCH:
             raise InputError(f"is {self.batch!r}", "--batch", f"give 1 to {BATCH:,} rows")
+        if self.compute != "f32" and self.choice is not None and self.choice.layout == "panels":
+            what = f"is panels, and graphs that compute in {self.compute} have weights in rows"
+            raise InputError(what, "--layout", "leave it out")
         if self.tokens < 1:
             raise InputError(f"is {self.tokens}", "--tokens", "ask for at least one")
         if self.capacity < BUCKETS[0]:

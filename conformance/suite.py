@@ -67,7 +67,7 @@ def selected(families: Sequence[str]) -> list[str]:
 
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, out: Path | None, tell: Told, context: Context,
-    batch: int = 1,
+    kind: tuple[int, str] = (1, "f32"),
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -76,7 +76,7 @@ def run_suite(
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it; with None none is written.
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
-      batch: rows of the tiny models' graphs.
+      kind: rows of the tiny models' graphs, and what they compute in.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
     Raises InputError when the real model cannot be run, or one whose process died cannot be read either.
@@ -101,7 +101,7 @@ def run_suite(
                     raise error
                 return tell.keep(name, record)
 
-            items = [family_run(name, out, context, batch) for name in families]
+            items = [family_run(name, out, context, *kind) for name in families]
             told = dataclasses.replace(tell, keep=done)
             records, ordered = run_families(items, jobs, told, progress, partial(report, 0))
         report(0, "")
@@ -176,10 +176,14 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
     return run(settings, dataclasses.replace(context, progress=progress))
 
 
-def family_run(name: str, out: Path | None, context: Context, batch: int = 1) -> FamilyRun:
-    """A quick run of a family's tiny model, in one thread; of graphs of so many rows."""
+def family_run(
+    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32"
+) -> FamilyRun:  # fmt: skip
+    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this."""
     out = out / "families" / name if out is not None else None
-    settings = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch)
+    settings = Settings(
+        f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute
+    )
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 
@@ -192,7 +196,9 @@ def judged(report: Report, item: FamilyRun) -> Record:
 
 def dead(settings: Settings, context: Context, why: str) -> Record:
     """The record of a model whose process gave none. Raises InputError where not even the model can be read."""
-    model = open_checkpoint(resolve(settings.model, precision=settings.precision, as_=settings.as_))
+    model = open_checkpoint(
+        resolve(settings.model, precision=settings.precision, as_=settings.as_, compute=settings.compute)
+    )
     evidence = Evidence(speed_reason="the run gave no answer")
     evidence.checks.append(Question("process", "every process gives an answer").error(why))
     verdict = dataclasses.replace(

@@ -48,6 +48,8 @@ TYPES = {
     "logits": (1, "f32"),
     **dict.fromkeys(CACHES, (4, "f32")),
 }
+# What a graph may compute in: the dtype of its values between modules, and of its caches. Logits are f32 of all.
+COMPUTE = ("f32", "bf16", "f16")
 BY_ROW = {"decode": ("token", "position", "logits", *CACHES), "extend": CACHES, "prefill": ()}
 
 
@@ -121,6 +123,11 @@ class Abi:
     def capacity(self) -> int:
         """Cache slots `S`, the last axis but one of the caches. Without caches, how many tokens a sequence may have."""
         return self.results[self.result("k_cache")].shape[-2] if self.caches else self.positions
+
+    @property
+    def compute(self) -> str:
+        """What it computes in, one of COMPUTE: the dtype of its caches; f32 where it has none."""
+        return next((r.dtype for r in self.results if r.role in CACHES), "f32")
 
     @property
     def batch(self) -> int:
@@ -198,6 +205,8 @@ def _types(abi: Abi) -> None:
         if tensor.role not in TYPES:
             continue
         rank, dtype = TYPES[tensor.role]
+        if tensor.role in CACHES and tensor.dtype in COMPUTE:
+            dtype = abi.compute  # the same in all of them
         by_row = abi.batch > 1 and tensor.role in BY_ROW[abi.phase]
         if (len(tensor.shape), tensor.dtype) != (rank + by_row, dtype):
             raise ValueError(f"{place} is {tensor.type}, not of rank {rank + by_row} and {dtype}")

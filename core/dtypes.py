@@ -25,3 +25,10 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 def dtype_of(type: np.dtype[Any]) -> str:
     """What an ABI calls a NumPy type."""
     return "bf16" if type.name == "bfloat16" else next(dtype for dtype, name in _NUMPY.items() if name == type.name)
+
+
+def largest(type: np.dtype[Any]) -> float:
+    """The largest finite number of a floating type."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(type).max)  # type: ignore[no-untyped-call]

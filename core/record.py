@@ -141,6 +141,8 @@ class Settings(TypedDict):
 
     device: Words
     precision: Words
+    compute: Literal["f32", "bf16", "f16"]
+    """What values between modules and caches are of; of less than f32 the weights are, too."""
     layout: Words
     fused: bool
     """Weights that are multiplied with the same values are one argument."""
@@ -364,6 +366,34 @@ class Anchors(TypedDict):
     """The rows of `errors`, in the order of computation."""
     errors: List[List[Figure]]
     """Multiples of the anchor's floor; null where nothing was compared."""
+
+
+class Figures(TypedDict):
+    """How absolute errors are spread: the root of their mean square, the median, the 99th percentile, the largest."""
+
+    rms: Float
+    median: Float
+    p99: Float
+    largest: Float
+
+
+class Spread(TypedDict):
+    """How errors are spread in a graph that computes in less than float32, beside those of Hugging Face in the same rows."""
+
+    configuration: Words
+    phase: Phase
+    anchor: Words
+    """`logits` are those of all prompts. Of anchors of one kind in several layers it is the one nearest to its limits."""
+    rows: Count
+    scale: Float
+    """The root mean square of the right values."""
+    float32: Figures
+    """Of Hugging Face in float32."""
+    narrow: Figures
+    """Of Hugging Face in what the graph computes in: of its passes the worst, by each figure."""
+    graph: Figures
+    limit: Figures
+    """What is accepted of the graph."""
 
 
 class Floor(TypedDict):
@@ -856,6 +886,8 @@ class Record(TypedDict):
     checks: List[Check]
     anchors: List[Anchors]
     floors: List[Floor]
+    spreads: List[Spread]
+    """Empty for what computes in float32."""
     compiled: List[Compiled]
     localization: Localization | None
     """Null where nothing was taken apart."""

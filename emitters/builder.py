@@ -460,8 +460,12 @@ class Builder:
         rhs: Value,
         contracting_dimensions: tuple[Sequence[int], Sequence[int]],
         batching_dimensions: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        result: str = "",
     ) -> Value:
-        """Result dimensions: batching, then lhs's free ones, then rhs's free ones."""
+        """Result dimensions: batching, then lhs's free ones, then rhs's free ones.
+
+        result: its dtype, in which terms are added up; that of the operands, if not given.
+        """
         op = "dot_general"
         (lc, rc), (lb, rb) = contracting_dimensions, batching_dimensions
         self._check(op, "C1", len(lb) == len(rb), f"batching dimensions {list(lb)} and {list(rb)}")
@@ -477,7 +481,7 @@ class Builder:
         self._check(op, "C13", lhs.dtype == rhs.dtype, f"element types differ, lhs={lhs.type}, rhs={rhs.type}")
         free = [n for i, n in enumerate(lhs.shape) if i not in (*lb, *lc)]
         free += [n for i, n in enumerate(rhs.shape) if i not in (*rb, *rc)]
-        type = TensorType((*(lhs.shape[i] for i in lb), *free), lhs.dtype)
+        type = TensorType((*(lhs.shape[i] for i in lb), *free), result or lhs.dtype)
         batching = f"batching_dims = {list(lb)} x {list(rb)}, " if lb else ""
         numbers = f"{batching}contracting_dims = {list(lc)} x {list(rc)}"
         precision = "precision = [HIGHEST, HIGHEST]"  # TF32 and bf16 passes are never taken silently

@@ -1,7 +1,11 @@
 """The mechanisms that architectures are wired from. None of them knows which model it is in.
 
 Legend: B rows of a batch, T query tokens (those of all rows in decode), S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
-E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32.
+E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate.
+
+Between modules values are of the type that the graph computes in, inside of one they are float32: what is taken is widened,
+and what is given rounded once. That is no less than what transformers keeps in that type, whose modules round in between, too.
+In a float32 graph nothing is written for it.
 """
 
 from __future__ import annotations
@@ -93,7 +97,7 @@ class LayerBuilder(MatrixBuilder):
 
     def scaled(self, x: Value, factor: float) -> Value:
         """x times a factor; nothing is written where that is 1."""
-        return x if factor == 1 else self.multiply(x, self.f32(factor, x.shape))
+        return x if factor == 1 else self.rounded(self.multiply(self.as_f32(x), self.f32(factor, x.shape)), x.dtype)
 
     def part(self, x: Value, axis: int, start: int, limit: int) -> Value:
         """x from `start` to `limit` along one axis."""
@@ -121,7 +125,7 @@ class LayerBuilder(MatrixBuilder):
     def linear(self, x: Value, weight: Value | Matrix | FusedPart, bias: Value | None = None) -> Value:
         """x [T, in], weight [out, in], bias [out] -> [T, out]. Every product with a matrix goes through here."""
         y = self.product(x, weight)  # [T, out]
-        return y if bias is None else self.add(y, self.over_last(bias, y.shape))
+        return self.rounded(y if bias is None else self.add(y, self.over_last(bias, y.shape)), x.dtype)
 
     def mean(self, x: Value) -> Value:
         """Over the last axis."""
@@ -134,19 +138,21 @@ class LayerBuilder(MatrixBuilder):
 
         Source: `LlamaRMSNorm`.
         """
+        dtype, x = x.dtype, self.as_f32(x)
         mean_square = self.mean(self.multiply(x, x))
         inverse = self.rsqrt(self.add(mean_square, self.f32(eps, mean_square.shape)))
         normed = self.multiply(x, self.over_first(inverse, x.shape))
-        return self.multiply(normed, self.over_last(weight, x.shape))
+        return self.rounded(self.multiply(normed, self.over_last(weight, x.shape)), dtype)
 
     def layer_norm(self, x: Value, weight: Value, bias: Value | None, eps: float) -> Value:
         """x [T, ..., D] less its last axis' mean, over its deviation, times weight, plus bias.
 
         Source: `CohereLayerNorm`.
         """
+        dtype, x = x.dtype, self.as_f32(x)
         centered = self.subtract(x, self.over_first(self.mean(x), x.shape))
         y = self.rms_norm(centered, weight, eps)
-        return y if bias is None else self.add(y, self.over_last(bias, y.shape))
+        return self.rounded(y if bias is None else self.add(y, self.over_last(bias, y.shape)), dtype)
 
     # ---- rotary position embedding
 
@@ -187,10 +193,11 @@ class LayerBuilder(MatrixBuilder):
         T, N, D = x.shape
         _, *pairs = rope.cos.shape
         R = pairs[0] * pairs[1]
-        apart = self.reshape(self.part(x, 2, 0, R), (T, N, *pairs))
+        apart = self.as_f32(self.reshape(self.part(x, 2, 0, R), (T, N, *pairs)))
         cos, sin = (self.broadcast_in_dim(t, apart.shape, (0, 2, 3)) for t in (rope.cos, rope.sin))
         other = self.reverse(apart, (3 if rope.interleaved else 2,))
-        turned = self.reshape(self.add(self.multiply(apart, cos), self.multiply(other, sin)), (T, N, R))
+        turned = self.rounded(self.add(self.multiply(apart, cos), self.multiply(other, sin)), x.dtype)
+        turned = self.reshape(turned, (T, N, R))
         return turned if R == D else self.concatenate([turned, self.part(x, 2, R, D)], 2)
 
     def in_halves(self, x: Value, interleaved: bool) -> Value:
@@ -207,7 +214,9 @@ class LayerBuilder(MatrixBuilder):
         """x between -limit and limit; x itself without a limit."""
         if limit is None:
             return x
-        return self.minimum(self.maximum(x, self.f32(-limit, x.shape)), self.f32(limit, x.shape))
+        return self.minimum(
+            self.maximum(x, self.constant(-limit, x.dtype, x.shape)), self.constant(limit, x.dtype, x.shape)
+        )
 
     # ---- attention
 
@@ -318,23 +327,23 @@ class LayerBuilder(MatrixBuilder):
             sinks = scoring.sinks
             if sinks is not None:
                 sinks = self.broadcast_in_dim(self.reshape(sinks, (K, G)), (*order, G), (1 if own else 0, 2))
-            probs = self.softmax(scores, sinks)  # like scores
+            probs = self.rounded(self.softmax(scores, sinks), v.dtype)  # like scores
         with self.scope("context"):
             if few:
                 x = self.reshape(probs, (*k.shape[:-2], G, S))
                 context = self.sum_of_visible(x, v, mask, over_slots=True)
-                return self.reshape(context, (T, N * D))
+                return self.reshape(self.rounded(context, q.dtype), (T, N * D))
             if own:
                 probs, v = self.reshape(probs, (T * K, G, S)), self.reshape(v, (T * K, S, D))
                 context = self.dot_general(
                     probs, v, contracting_dimensions=((2,), (1,)), batching_dimensions=((0,), (0,))
                 )
-                return self.reshape(context, (T, N * D))
+                return self.reshape(self.rounded(context, q.dtype), (T, N * D))
             # [K, T, G, D]
             context = self.dot_general(probs, v, contracting_dimensions=((3,), (1,)), batching_dimensions=((0,), (0,)))
             if T > 1:
                 context = self.transpose(context, (1, 0, 2, 3))  # [T, K, G, D]
-            return self.reshape(context, (T, N * D))
+            return self.reshape(self.rounded(context, q.dtype), (T, N * D))
 
     def by_blocks(
         self, products: Sequence[tuple[Value, Value]], values: Value, scoring: Scoring, sinks: Value | None = None
@@ -418,8 +427,8 @@ class LayerBuilder(MatrixBuilder):
         first = range(len(rows) + 1)  # rows and K
         g, s, d = range(len(rows) + 1, len(shape))
         products = self.multiply(
-            self.broadcast_in_dim(x, shape, (*first, g, s if over_slots else d)),
-            self.broadcast_in_dim(y, shape, (*first, s, d)),
+            self.as_f32(self.broadcast_in_dim(x, shape, (*first, g, s if over_slots else d))),
+            self.as_f32(self.broadcast_in_dim(y, shape, (*first, s, d))),
         )
         visible = self.broadcast_in_dim(self.reshape(visible, (*rows, S)), shape, (*range(len(rows)), s))
         products = self.select(visible, products, self.f32(0.0, shape))
@@ -443,6 +452,8 @@ class LayerBuilder(MatrixBuilder):
         assert scoring.cap is None, "latent attention has no cap"
         assert scoring.sinks is None, "latent attention has no sinks"
         (T, N, P), (S, R), own, mask = q.shape, latents.shape[-2:], latents.rank == 4, scoring.visible.mask
+        dtype = q.dtype
+        q, q_rope, latents, k_rope = map(self.as_f32, (q, q_rope, latents, k_rope))
         batching: tuple[tuple[int, ...], tuple[int, ...]] = ((0,), (0,)) if own else ((), ())
         if own:
             latents, k_rope = (self.reshape(x, (T, S, x.shape[-1])) for x in (latents, k_rope))
@@ -454,7 +465,8 @@ class LayerBuilder(MatrixBuilder):
                 products = list(zip(queries, (latents, k_rope), strict=True))
                 context = self.reshape(self.by_blocks(products, latents, scoring), (T, N, R))
                 context = self.dot_general(context, to_value, ((2,), (2,)), ((1,), (0,)))  # [N, T, U]
-                return self.reshape(self.transpose(context, (1, 0, 2)), (T, N * to_value.shape[1]))
+                context = self.rounded(self.transpose(context, (1, 0, 2)), dtype)
+                return self.reshape(context, (T, N * to_value.shape[1]))
         with self.scope("scores"):
             q = self.dot_general(q, to_key, contracting_dimensions=((2,), (1,)), batching_dimensions=((1,), (0,)))
             q = self.transpose(q, (1, 0, 2))  # [T, N, R]
@@ -471,7 +483,8 @@ class LayerBuilder(MatrixBuilder):
             context = self.dot_general(probs, latents, ((2,), (latents.rank - 2,)), batching)  # [T, N, R]
             # [N, T, U]
             context = self.dot_general(context, to_value, ((2,), (2,)), batching_dimensions=((1,), (0,)))
-            return self.reshape(self.transpose(context, (1, 0, 2)), (T, N * to_value.shape[1]))
+            context = self.rounded(self.transpose(context, (1, 0, 2)), dtype)
+            return self.reshape(context, (T, N * to_value.shape[1]))
 
     # ---- activations
 
@@ -481,13 +494,16 @@ class LayerBuilder(MatrixBuilder):
 
     def silu(self, x: Value) -> Value:
         """x times its logistic. Source: `torch.nn.SiLU`."""
-        return self.multiply(x, self.logistic(x))
+        dtype, x = x.dtype, self.as_f32(x)
+        return self.rounded(self.multiply(x, self.logistic(x)), dtype)
 
     def gelu(self, x: Value) -> Value:
         """The tanh form. Source: `gelu_pytorch_tanh`."""
+        dtype, x = x.dtype, self.as_f32(x)
         cubed = self.multiply(self.multiply(x, x), x)
         inner = self.scaled(self.add(x, self.scaled(cubed, 0.044715)), (2 / np.pi) ** 0.5)
-        return self.multiply(self.scaled(x, 0.5), self.add(self.tanh(inner), self.f32(1.0, x.shape)))
+        y = self.multiply(self.scaled(x, 0.5), self.add(self.tanh(inner), self.f32(1.0, x.shape)))
+        return self.rounded(y, dtype)
 
     # ---- mixture of experts
 
@@ -565,6 +581,7 @@ class LayerBuilder(MatrixBuilder):
         """
         if x.shape[0] == 1 and config.num_experts_per_tok < config.num_experts:
             routing, w = self.chosen(routing, w, config.num_experts_per_tok)
+        dtype, x = x.dtype, self.as_f32(x)
         gate_up, down, inner = self.dense(w.gate_up), self.dense(w.down), 1 if transposed else 2
         h = self.dot_general(x, gate_up, contracting_dimensions=((1,), (inner,)))  # [T, X, 2*M]
         if w.gate_up_bias is not None:
@@ -574,7 +591,7 @@ class LayerBuilder(MatrixBuilder):
         y = self.dot_general(h, down, contracting_dimensions=((1, 2), (0, inner)))  # [T, E]
         if w.down_bias is not None:
             y = self.add(y, self.dot_general(routing, w.down_bias, contracting_dimensions=((1,), (0,))))
-        return y
+        return self.rounded(y, dtype)
 
     def halves(self, x: Value) -> tuple[Value, Value]:
         """The first and the second half of the last axis."""

@@ -8,7 +8,7 @@ Legend: T query tokens, N rows (outputs) and K columns (inputs) of a weight; in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -59,15 +59,30 @@ class MatrixBuilder(Builder):
       on_device: what is looked up at a token or a position is looked up by the graph's own operations. IREE reads the starts of
         a `dynamic_slice` back before it launches what needs them: of the processor's own memory that costs nothing, and then
         the layers of a decode can share what is compiled (`layer_numbers`); from a device it makes each step wait.
+      compute: what values between modules are held in. Inside of a module sums are float32: it widens what it takes, and
+        rounds what it gives.
     """
 
-    def __init__(self, gemm: str | None = None, on_device: bool = False) -> None:
+    def __init__(self, gemm: str | None = None, on_device: bool = False, compute: str = "f32") -> None:
         super().__init__()
-        self._gemm, self.on_device = gemm, on_device
+        self._gemm, self.on_device, self.compute = gemm, on_device, compute
         self._products: dict[Matrix, tuple[Value, Value]] = {}  # of fused weights: what with, and the product
+
+    def dot_general(
+        self,
+        lhs: Value,
+        rhs: Value,
+        contracting_dimensions: tuple[Sequence[int], Sequence[int]],
+        batching_dimensions: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        result: str = "f32",
+    ) -> Value:
+        """See `Builder.dot_general`; what is narrower is added up in float32, too."""
+        return super().dot_general(lhs, rhs, contracting_dimensions, batching_dimensions, result)
 
     def product(self, x: Value, weight: Value | Matrix | FusedPart) -> Value:
         """x [T, K], weight [N, K] -> [T, N]"""
+        if x.dtype != "f32" and not isinstance(weight, FusedPart):
+            return self._narrow_product(x, weight)
         if isinstance(weight, Value) and self._gemm is not None:
             return self.custom_call(self._gemm, (x, weight), TensorType((x.shape[0], weight.shape[0]), "f32"))
         if isinstance(weight, Value):
@@ -75,6 +90,15 @@ class MatrixBuilder(Builder):
         if isinstance(weight, FusedPart):
             return self.slice(self._whole(x, weight.whole), (0, weight.start), (x.shape[0], weight.limit))
         return STRATEGIES[weight.encoding].of(x.shape[0]).write(self, x, weight)
+
+    def _narrow_product(self, x: Value, weight: Value | Matrix) -> Value:
+        """The same of x in bf16 or f16, summed in float32 and not yet rounded: [T, N] float32.
+
+        Of a weight in rows of the same type, one product of both as they are, which a matrix unit takes; else x is widened.
+        """
+        if isinstance(weight, Matrix) and weight.encoding == x.dtype:
+            return self.dot_general(x, weight.parts[0], contracting_dimensions=((1,), (1,)))
+        return self.product(self.as_f32(x), weight)
 
     def _whole(self, x: Value, weight: Matrix) -> Value:
         """The product with a fused weight, which is written where the first of its parts asks for it."""
@@ -140,6 +164,11 @@ class MatrixBuilder(Builder):
     def as_f32(self, x: Value) -> Value:
         """x in float32; nothing is written where it is."""
         return x if x.dtype == "f32" else self.convert(x, "f32")
+
+    def rounded(self, x: Value, dtype: str = "") -> Value:
+        """x in this type, or in what the graph computes in; nothing is written where it is."""
+        dtype = dtype or self.compute
+        return x if x.dtype == dtype else self.convert(x, dtype)
 
     def _nibbles(self, packed: Value) -> tuple[Value, Value]:
         """The first and the last half of each group: [..., G, g/2] each."""

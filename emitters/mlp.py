@@ -38,7 +38,7 @@ def moe(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     """x [T, E] -> [T, E], through the experts that each token chooses. Source: `MixtralSparseMoeBlock`."""
     assert config.experts
     with b.scope("gate"):
-        logits = b.linear(x, w["gate.weight"])  # [T, X]
+        logits = b.linear(b.as_f32(x), w["gate.weight"])  # [T, X]
     with b.scope("routing"):
         routing = b.route(logits, config.experts, w.get("gate.e_score_correction_bias"))  # [T, X]
     with b.scope("experts"):

@@ -246,11 +246,11 @@ class Emitter:
 
     def emit(
         self, config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0,
-        layout: Layout | None = None, batch: int = 1,
+        layout: Layout | None = None, batch: int = 1, compute: str = "f32",
     ) -> Graph:  # fmt: skip
         """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments."""
-        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch)
-        b = LayerBuilder(self.gemm, self.on_device)
+        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch, compute)
+        b = LayerBuilder(self.gemm, self.on_device, compute)
         arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
         named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
         weights = _weights(config, layout or {}, named)
@@ -264,7 +264,7 @@ class Emitter:
                 x = b.row(table, taken.tokens)  # [1, E]
             else:
                 x = b.rows(table, b.reshape(taken.tokens, (taken.tokens.shape[0], 1)))  # [T, E]
-            x = b.scaled(x, config.embedding_multiplier)
+            x = b.rounded(b.scaled(x, config.embedding_multiplier))
         for i, layer in enumerate(config.layers):
             rope = taken.ropes[layer.rope] if layer.rope else None
             given = LayerInputs(rope, taken.masks[layer.window], taken.cache, layer.sparse)
@@ -273,7 +273,8 @@ class Emitter:
         if phase != "decode":
             x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
         results = [_head(b, config, head, x, weights, abi.results[0].shape), *taken.cache.results()]
-        return replace(b.graph(graph_name(config, phase, head, bucket, batch), abi, results), on_device=self.on_device)
+        name = graph_name(config, phase, head, bucket, batch, compute)
+        return replace(b.graph(name, abi, results), on_device=self.on_device)
 
 
 # ---- what differs between the phases
@@ -292,7 +293,7 @@ class Taken:
 def _prefill(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """A whole prompt: its tokens attend to one another."""
     T = abi.bucket
-    k, v = (b.f32(0.0, shape) for shape in config.cache_shapes(abi.capacity).values())
+    k, v = (b.constant(0.0, b.compute, shape) for shape in config.cache_shapes(abi.capacity).values())
     masks = _masks(config, T, partial(b.visible_causal, T))
     ropes = {r: b.rope_rows(prefill_tables(r, T), r.interleaved, None, named["length"]) for r in config.ropes}
     return Taken(named["tokens"], ropes, masks, PrefillCache(k, v))
@@ -315,8 +316,9 @@ def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
 
 def in_blocks(abi: Abi, on_device: bool) -> bool:
     """Whether a graph attends to a block of keys at a time."""
-    # On a device each turn of a loop would wait for what decides whether there is another.
-    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device
+    # On a device each turn of a loop would wait for what decides whether there is another. In bf16 and f16 probabilities are
+    # rounded as transformers rounds them, which those of a block are not: what they are a share of is known at the end.
+    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device and abi.compute == "f32"
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
@@ -363,7 +365,10 @@ def _head(b: LayerBuilder, config: Config, head: str, x: Value, w: Weights, shap
     with b.scope("lm_head"):
         weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
         rows = shape if head == "token" else shape[:-1]
-        logits = b.scaled(b.reshape(b.linear(x, weight), (*rows, config.vocab_size)), config.logits_multiplier)
+        # In float32, which is no less than transformers gives.
+        logits = b.scaled(
+            b.reshape(b.linear(b.as_f32(x), weight), (*rows, config.vocab_size)), config.logits_multiplier
+        )
         if config.final_logit_softcapping is not None:
             logits = b.soft_cap(logits, config.final_logit_softcapping)
     if head == "logits":

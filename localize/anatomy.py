@@ -245,7 +245,7 @@ class Anatomy:
         copy = Anatomy(self.graph, self.config)
         value = copy.values[anchor]
         with copy._context, value.owner.location, ir.InsertionPoint(copy._after(value)):
-            splat = ir.DenseElementsAttr.get_splat(value.type, ir.FloatAttr.get_f32(factor))
+            splat = ir.DenseElementsAttr.get_splat(value.type, ir.FloatAttr.get(value.type.element_type, factor))
             wrong = stablehlo.multiply(value, stablehlo.constant(splat))
             copy._replaced(anchor, wrong)
         return copy._text(f"{self.graph.name}_spoiled", self.graph.abi)

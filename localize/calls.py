@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.inputs import SCALES, inputs, read, share_of
+from hloracle.localize.inputs import inputs, read, scales, share_of
 from hloracle.localize.situation import ReferenceRun, Situation
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.repair.examples import Called
@@ -62,7 +62,7 @@ class OfOracle:
     """A call on inputs that no prompt reaches: right is what the oracle's graph gives, evaluated alike."""
 
     def __init__(self, anatomy: Anatomy, oracle: Anatomy, weight: Weight, scale: float) -> None:
-        self._oracle, self._known = oracle, set(anchors(oracle.config))
+        self._graph, self._oracle, self._known = anatomy.graph, oracle, set(anchors(oracle.config))
         self.value = functools.lru_cache(maxsize=32)(inputs(anatomy, weight, scale))
         self._expected = functools.cache(self._of_oracle)
 
@@ -78,9 +78,8 @@ class OfOracle:
 
     def error(self, anchor: str, results: Sequence[np.ndarray]) -> float:
         """As a share of what two graphs may differ by on equal inputs."""
-        return (
-            max(share_of(anchor, g, e) for g, e in zip(results, self._expected(anchor), strict=False)) / REPAIRED_SHARE
-        )
+        both = zip(results, self._expected(anchor), strict=False)
+        return max(share_of(anchor, g, e, self._graph) for g, e in both) / REPAIRED_SHARE
 
     def _of_oracle(self, anchor: str) -> list[np.ndarray]:
         if anchor == "token":
@@ -114,4 +113,4 @@ def _situations(run: ReferenceRun, phase: str, capacity: int) -> list[Situation]
 def probes_of(anatomy: Anatomy, oracle: Anatomy | None, weight: Weight) -> list[OfOracle]:
     """Calls on inputs of several scales; none where there is no oracle."""
     loaded = functools.lru_cache(maxsize=8)(weight)
-    return [OfOracle(anatomy, oracle, loaded, scale) for scale in SCALES] if oracle else []
+    return [OfOracle(anatomy, oracle, loaded, scale) for scale in scales(anatomy.graph.abi.compute)] if oracle else []

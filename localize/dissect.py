@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -18,13 +18,22 @@ from hloracle.backends.words import INTERPRETER
 from hloracle.core.abi import Graph
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.core.spread import Spread
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_of
 from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
-from hloracle.localize.situation import JUDGED, ReferenceRun, Situation, Worst, distance, slot_errors
+from hloracle.localize.situation import (
+    JUDGED,
+    ReferenceRun,
+    Situation,
+    Worst,
+    distance,
+    slot_errors,
+    spread_over,
+)
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
@@ -86,12 +95,14 @@ class Matrix:
     """The errors of one graph's run, in noise floors: a row for each anchor, a column for each position.
 
     errors: float64 [anchors, positions]; NaN where an anchor has no value at a position.
+    spreads: of what computes in less than float32, how the errors of an anchor are spread over the rows that are compared.
     """
 
     phase: str
     positions: tuple[int, ...]
     anchors: tuple[str, ...]
     errors: np.ndarray
+    spreads: dict[str, Spread] = field(default_factory=dict)
 
     def worst(self) -> dict[str, float]:
         """The largest error of each anchor."""
@@ -203,12 +214,14 @@ class _Watched:
             if len(errors) == 1 < len(columns):  # the head sees the last row alone
                 rows[anchor] = np.append(np.full(len(columns) - 1, np.nan), errors)
         ordered = [a for a in anchors(run.config) if a in rows]
-        return Matrix(phase, tuple(columns), tuple(ordered), np.stack([rows[a] for a in ordered]))
+        errors = np.stack([rows[a] for a in ordered])
+        return Matrix(phase, tuple(columns), tuple(ordered), errors, self._spread([situation], [self.session.taps()]))
 
     def steps(self) -> Matrix:
         """Decode the other tokens one by one: a column for each of the last STEPS."""
         run, n = self.run, len(self.run.truth.tokens)
         columns: list[dict[str, float]] = []
+        seen: list[tuple[Situation, dict[str, np.ndarray]]] = []
         first = max(run.length, n - STEPS)
         if self.session.batch > 1:  # another prompt was there
             self.session.positions = [0] * self.session.batch
@@ -217,6 +230,8 @@ class _Watched:
             head = self._step(situation)
             if position < first:
                 continue
+            if run.truth.compute != "f32":
+                seen.append((situation, self.session.taps()))
             column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
                 for anchor, errors in self._cache_errors(min(JUDGED, self.session.batch - 1), position + 1).items():
@@ -224,7 +239,26 @@ class _Watched:
             columns.append(column)
         ordered = [a for a in anchors(run.config) if a in columns[-1]]
         errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
-        return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors)
+        spreads = self._spread(*zip(*seen, strict=True))
+        for i, anchor in enumerate(ordered):  # one row of a step says nothing of how errors are spread; all steps do
+            if anchor in spreads and spreads[anchor].rows >= NARROW_ROWS:
+                errors[i, -1] = np.fmax(errors[i, -1], spreads[anchor].floors)
+        return Matrix("decode", tuple(range(first, n)), tuple(ordered), errors, spreads)
+
+    def _spread(
+        self, situations: Sequence[Situation] = (), taps: Sequence[dict[str, np.ndarray]] = ()
+    ) -> dict[str, Spread]:
+        """How errors are spread over all rows of these calls, by anchor; of a cache over those of the last one."""
+        if self.run.truth.compute == "f32":
+            return {}
+        found: dict[str, Spread] = {}
+        for anchor in (a for a in self.names[situations[0].phase] if all(a in some for some in taps)):
+            which = slice(-1, None) if split(anchor)[1] in CACHES else slice(None)
+            calls = zip(situations[which], taps[which], strict=True)
+            rows, spreads = zip(*(s.row_spreads(anchor, some[anchor]) for s, some in calls), strict=True)
+            together = [row for some in rows for row in some]
+            found[anchor] = spread_over(self.run.truth, anchor, together, np.concatenate(spreads))
+        return found
 
     def _step(self, situation: Situation) -> int | np.ndarray:
         """Decode in each row of the batch what the situation has there; gives the heads of all rows, or the only one."""

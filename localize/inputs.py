@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hloracle.core.abi import Tensor
-from hloracle.core.tolerances import MASKED_BELOW, SAME_INPUTS
+from hloracle.core.abi import Graph, Tensor
+from hloracle.core.dtypes import largest
+from hloracle.core.tolerances import MASKED_BELOW, NARROW_SAME_INPUTS, NARROW_SAME_RMS, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.situation import JUDGED
 from hloracle.reference.huggingface.anchor_truth import visible
@@ -15,6 +17,14 @@ from hloracle.reference.model.anchors import CACHES, anchors, split
 
 # Ordinary values; scores of hundreds, whose exponentials overflow; values so small that a norm's epsilon rules.
 SCALES = (1.0, 300.0, 1e-3)
+LARGE = 1e5  # which bf16 holds, and f16 does not; real models have residual streams of that size
+
+
+def scales(compute: str) -> tuple[float, ...]:
+    """What inputs are multiplied with, for a graph that computes in this."""
+    return (*SCALES, LARGE) if compute == "bf16" else SCALES
+
+
 ROUTERS = ("mlp.gate", "mlp.router")
 
 
@@ -110,18 +120,39 @@ def _scalar(anatomy: Anatomy, argument: Tensor, rng: np.random.Generator) -> np.
     return np.array({"length": length, "row": JUDGED, "total": at[0] + length}[argument.role], np.int32)
 
 
-def share_of(anchor: str, got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of what is allowed: of the largest value in the same row."""
+def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, graph: Graph | None = None) -> float:
+    """The largest difference as a share of what is allowed: of the largest value in the same row.
+
+    Of what is in bf16 or f16 the root mean square has to be small, too.
+
+    Args:
+      graph: whose value it is. What somebody else wrote may round where the oracle does not.
+    """
     if anchor == "token":
         return 0.0 if np.array_equal(got, expected) else float("inf")
-    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
+    compute = graph.abi.compute if graph else "f32"
+    exact = compute == "f32" or (got.dtype.itemsize >= 4 and not (graph and graph.written))
+    limit = SAME_INPUTS if exact else NARROW_SAME_INPUTS[compute]
+    # What is rounded to infinity by one and to the largest number by the other is a rounding apart.
+    most = largest(got.dtype) if got.dtype.itemsize < 4 else np.inf
+    got, expected = (v.reshape(-1, expected.shape[-1]).astype(np.float64).clip(-most, most) for v in (got, expected))
     finite = np.isfinite(expected)
     scale = np.max(np.where(finite, np.abs(expected), 0), axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        share = np.abs(got - expected) / (SAME_INPUTS * scale)
+        share = np.abs(got - expected) / (limit * scale)
     share[got == expected] = 0
+    usual = 0.0 if exact or (graph and graph.written) else _usual(got, expected) / NARROW_SAME_RMS[compute]
     if split(anchor)[1] == "self_attn.scores":
         top = np.max(np.where(finite, expected, -np.inf), axis=1, keepdims=True)
         share = np.where(np.isneginf(expected), np.where(got <= top - MASKED_BELOW, 0, np.inf), share)
     share[np.isnan(share)] = np.inf
-    return float(np.max(share))
+    return max(float(np.max(share)), usual)
+
+
+def _usual(got: np.ndarray, expected: np.ndarray) -> float:
+    """The root mean square of a difference, relative to that of the row's values; of all rows together."""
+    finite = np.isfinite(expected) & np.isfinite(got)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        off = np.sum(np.square(got - expected, where=finite, out=np.zeros_like(got)), axis=1)
+        scale = np.sum(np.square(expected, where=finite, out=np.zeros_like(got)), axis=1)
+        return math.sqrt(float(np.mean(np.where(off == 0, 0, off / scale))))

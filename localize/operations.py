@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.core.abi import Graph
+from hloracle.core.dtypes import dtype_of
 from hloracle.core.errors import ToolchainError
-from hloracle.core.tolerances import SAME_INPUTS
+from hloracle.core.tolerances import NARROW_SAME_INPUTS, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.encodings import argument_parts
@@ -150,8 +151,9 @@ def differ(got: np.ndarray, expected: np.ndarray) -> bool:
 
 def tolerance(expected: np.ndarray) -> float:
     """How far apart results of the same operations on the same inputs may be."""
+    share = NARROW_SAME_INPUTS[dtype_of(expected.dtype)] if expected.dtype.itemsize < 4 else SAME_INPUTS
     expected = expected.astype(np.float64)
-    return SAME_INPUTS * float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
+    return share * float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
 
 
 def unlike(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> Found | None:

@@ -15,7 +15,7 @@ from hloracle.core.child import Report
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.blame import blame, found_by_likeness, found_by_repair
 from hloracle.localize.calls import probes_of
-from hloracle.localize.inputs import SCALES, inputs, read, share_of
+from hloracle.localize.inputs import inputs, read, scales, share_of
 from hloracle.localize.operations import Found, unlike
 from hloracle.localize.suspect import Suspect
 from hloracle.localize.workbench import Workbench
@@ -78,9 +78,10 @@ def probe(
         seen.add(key)
         report(f"probing {anchor} of {emitter.graph.name}")
         shares = []
-        for scale in SCALES:
+        for scale in scales(emitter.graph.abi.compute):
             got, expected = _both(emitter, oracle, subgraph, bench, scale)
-            shares.append((max(share_of(anchor, g, e) for g, e in zip(got, expected, strict=False)), scale))
+            both = zip(got, expected, strict=False)
+            shares.append((max(share_of(anchor, g, e, emitter.graph) for g, e in both), scale))
         beyond = [s for s in shares if not s[0] <= 1]
         if not beyond:
             worst = max(worst, *(share for share, _ in shares))

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from hloracle.backends.session import IDLE
-from hloracle.core.tolerances import ANCHOR_FLOORS, MASKED_BELOW, ROUNDING, SMALLEST
-from hloracle.reference.huggingface.anchor_truth import AnchorTruth, visible
+from hloracle.core.dtypes import numpy_type
+from hloracle.core.spread import LARGEST, Spread, row_spreads, spread_of
+from hloracle.core.tolerances import (
+    ANCHOR_FLOORS,
+    MASKED_BELOW,
+    NARROW_LARGEST,
+    NARROW_ROUNDING,
+    NARROW_ROWS,
+    ROUNDING,
+    SMALLEST,
+)
+from hloracle.reference.huggingface.anchor_truth import AnchorTruth, counted, visible
 from hloracle.reference.model.anchors import BY_HEAD, CACHES, anchor_shape, split, terms
 from hloracle.reference.model.config import Config
 
@@ -166,7 +176,7 @@ class Situation:
         whole = np.zeros(shape, np.float32)
         if self.phase != "prefill":
             scale = float(np.max(np.abs(self.truth.values(f"{part}.0")))) or 1.0
-            whole[:] = np.random.default_rng(7).normal(0, scale, shape[1:])
+            whole[:] = self._held(np.random.default_rng(7).normal(0, scale, shape[1:]))
         before, after = self._filled
         for layer in range(len(whole)):
             rows = self.truth.values(f"{part}.{layer}")
@@ -177,8 +187,12 @@ class Situation:
             mine[:, :filled] = rows[:filled].transpose(1, 0, 2)
             for row, position in enumerate(self.positions if self.own > 1 and layer <= written else ()):
                 if row != JUDGED and position != IDLE:
-                    whole[layer, row, :, position] = BESIDE * rows[self.position]
+                    whole[layer, row, :, position] = self._held(BESIDE * rows[self.position])
         return whole
+
+    def _held(self, cache: np.ndarray) -> np.ndarray:
+        """What caches of the graph's type make of numbers that have to stay as they are, as float32."""
+        return np.asarray(cache.astype(numpy_type(self.truth.compute)).astype(np.float32))
 
     @property
     def _filled(self) -> tuple[int, int]:
@@ -198,8 +212,15 @@ class Situation:
             mine = JUDGED if self.own > 1 else 0
             return np.array([0.0 if np.ravel(got)[mine] == np.ravel(self.anchor(anchor))[mine] else np.inf])
         off, floors = self._distance(anchor, got)
+        excess = spread_errors(self.truth, anchor, self._counted(anchor)[1], off)
         with np.errstate(over="ignore"):
-            return np.asarray(np.max(off.reshape(len(off), -1), axis=1) / floors)
+            return np.asarray(np.maximum(np.max(off.reshape(len(off), -1), axis=1) / floors, excess))
+
+    def row_spreads(self, anchor: str, got: np.ndarray) -> tuple[list[int], np.ndarray]:
+        """How the errors of a graph's value are spread in each row that counts: the rows, and [rows, 4]."""
+        off, _ = self._distance(anchor, got)
+        rows = self._counted(anchor)[1]
+        return rows, row_spreads(off, counted(anchor, self.truth.values(anchor))[rows])
 
     def cache_errors(self, part: str, written: int, got: np.ndarray) -> np.ndarray:
         """The error of each layer of a whole cache: the worst filled slot, in floors of its row.
@@ -349,15 +370,39 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
     usual = float(np.median(noise[alive] / scale[alive])) if alive.any() else 0.0
     rounding = ROUNDING * np.sqrt(terms(config, anchor, len(truth.tokens)))
     floors: np.ndarray = np.maximum.reduce([noise, usual * scale, rounding * scale, np.full_like(scale, SMALLEST)])
-    return floors
+    if truth.compute == "f32":
+        return floors
+    # In less than float32 as many floors as are allowed make the multiple of that type's noise that is: of the noise of any row,
+    # since that of one row is of a few draws.
+    less = np.maximum(np.max(truth.spreads(anchor)[1:, :, LARGEST]), NARROW_ROUNDING[truth.compute] * scale)
+    return np.asarray(np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less))
+
+
+def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:
+    """The errors of a graph in these rows [rows, 4] together, beside those of Hugging Face in the same rows."""
+    values, at = np.asarray(truth.values(anchor)), list(rows)
+    return spread_of(graph, truth.spreads(anchor)[:, at], values[at], counted(anchor, values)[at], truth.compute)
+
+
+def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.ndarray) -> float:
+    """How the errors [rows, ...] of an anchor are spread, in floors of which as many are allowed as of a row's largest one.
+
+    0 in float32, and for so few rows that it says nothing.
+    """
+    if truth.compute == "f32" or len(rows) < NARROW_ROWS:
+        return 0.0
+    count = counted(anchor, truth.values(anchor))[list(rows)]
+    return spread_over(truth, anchor, rows, row_spreads(off, count)).floors
 
 
 def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:
     """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
     filled = got.shape[1]
     expected = truth.values(anchor)[:filled].transpose(1, 0, 2)
+    off = distance(got, expected)
     with np.errstate(over="ignore"):
-        return np.asarray(np.max(distance(got, expected), axis=(0, 2)) / row_floors(truth, anchor, config)[:filled])
+        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[:filled]
+    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, range(filled), off.transpose(1, 0, 2))))
 
 
 def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:

@@ -9,6 +9,9 @@ import numpy as np
 from hloracle.backends.session import Backend, Buffer, Executable
 from hloracle.backends.worker import Worker
 from hloracle.core.abi import Graph, Tensor
+from hloracle.core.dtypes import numpy_type
+
+NARROW = ("bf16", "f16")
 
 
 class Workbench:
@@ -36,9 +39,7 @@ class Workbench:
         own = [(a, self._argument(a, value)) for a in graph.abi.arguments]
 
         def call(others: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-            given = [
-                self.backend.upload(others[a.name].reshape(a.shape)) if a.name in others else held for a, held in own
-            ]
+            given = [self._uploaded_as(a, others[a.name]) if a.name in others else held for a, held in own]
             return [self.backend.download(r) for r in execute(given)]
 
         return call
@@ -53,11 +54,17 @@ class Workbench:
             self._loaded[graph.text] = self.backend.load(graph)
         return self._loaded[graph.text]
 
+    def _uploaded_as(self, argument: Tensor, value: np.ndarray) -> Buffer:
+        if argument.dtype in NARROW and value.dtype == np.float32:  # the truth is, whatever a graph computes in
+            with np.errstate(over="ignore"):
+                value = value.astype(numpy_type(argument.dtype))
+        return self.backend.upload(value.reshape(argument.shape))
+
     def _argument(self, argument: Tensor, value: Callable[[str], np.ndarray]) -> Buffer:
         name = argument.name
         if name not in self._names:
             # An anchor's value may have axes of one element that its contract does not have.
-            return self.backend.upload(value(name).reshape(argument.shape))
+            return self._uploaded_as(argument, value(name))
         if name not in self._uploaded:
             self._uploaded[name] = self.backend.upload(self.weight(name))
         return self._uploaded[name]

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
 from hloracle.core.errors import InputError
@@ -31,6 +31,18 @@ CLASSES = {
 RIGHT_VALUES = "invariant-broken"
 
 
+class Run(NamedTuple):
+    """What is run to notice a mutant: a model, how its weights are held, the kind of device, the rows of its graphs, their cache
+    slots (0 for as many as are usual), and what they compute in."""
+
+    model: str
+    weights: str
+    device: str = "cpu"
+    batch: int = 1
+    capacity: int = 0
+    compute: str = "f32"
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A deliberate fault.
@@ -48,7 +60,8 @@ class Mutant:
     note: for a fault that the values of an ordinary run do not show, what must be looked at.
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
       it fuses them.
-    batch: rows of the graphs of that run. capacity: cache slots of them; 0 for as many as are usual.
+    batch: rows of the graphs of that run. capacity: cache slots of them; 0 for as many as are usual. compute: what they compute
+      in; of less than f32 weights are in rows of that type.
     """
 
     id: str
@@ -64,6 +77,7 @@ class Mutant:
     weights: str = "rows"
     batch: int = 1
     capacity: int = 0
+    compute: str = "f32"
 
     @property
     def held(self) -> tuple[str, str, bool]:
@@ -79,9 +93,9 @@ class Mutant:
         return "simulated" if self.part == "device" else "cpu"
 
     @property
-    def run(self) -> tuple[str, str, str, int, int]:
-        """Which right run it is held to: a model, how its weights are held, the device, the rows, and the slots or 0."""
-        return self.model, self.weights, self.device, self.batch, self.capacity
+    def run(self) -> Run:
+        """Which right run it is held to."""
+        return Run(self.model, self.weights, self.device, self.batch, self.capacity, self.compute)
 
     @property
     def architecture(self) -> str:
@@ -111,13 +125,13 @@ def named(id: str) -> Mutant:
 
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
-    model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1,
-    capacity: int = 0,
+    model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1, capacity: int = 0,
+    compute: str = "f32",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model, weights, batch, capacity: the run that it is planted in.
+      model, weights, batch, capacity, compute: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
@@ -144,6 +158,7 @@ def mutant(
             weights,
             batch,
             capacity,
+            compute,
         )
         return wrong
 

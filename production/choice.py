@@ -90,16 +90,21 @@ class Choice:
 
 
 def untuned(
-    layout: str = "", fused: bool = False, device: Device = CPU, batch: int = 1, precision: str = "f32"
-) -> Choice:
+    layout: str = "", fused: bool = False, device: Device = CPU, batch: int = 1, precision: str = "f32",
+    compute: str = "f32",
+) -> Choice:  # fmt: skip
     """What is taken where nothing was measured. Plain rows are compiled as the oracle's graphs, which have them too.
 
     Of several rows, a product reads plain rows of a float weight at nearly the memory's speed, and panels at a third of it. What
     is quantized is decoded while it is multiplied, which the compiler does for all rows at once in panels alone.
 
+    What computes in less than float32 has plain rows, which are multiplied as they are. Data tiling is not asked for: IREE 3.13
+    then compiles no product of bf16. See docs/toolchain-notes.md.
+
     Args:
-      batch: the rows of a decode. precision: what weights are held in.
+      batch: the rows of a decode. precision: what weights are held in. compute: what the graphs compute in.
     """
+    layout = layout or ("rows" if compute != "f32" else "")
     if device.remote:  # the threads of a warp read one row, each some of its columns
         return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     if batch > 1:
@@ -122,7 +127,7 @@ def production_graph(
     config: Config, spec: GraphSpec, layout: Mapping[str, str], choice: Choice
 ) -> Graph:  # fmt: skip
     """The emitter's graph, of weights that lie so."""
-    graph = Emitter(on_device=choice.on_device).emit(config, *spec[:4], layout, spec.batch)
+    graph = Emitter(on_device=choice.on_device).emit(config, *spec[:4], layout, *spec[4:])
     return dataclasses.replace(graph, flags=choice.build(spec.phase).all)
 
 

@@ -30,6 +30,7 @@ class Emission:
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
     as_: the architecture that the model is one of, where its config.json says another. batch: the graph's rows.
+    compute: what it computes in; of less than f32 the weights are of that type, in rows.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Emission:
     taps: str | None = None
     as_: str = ""
     batch: int = 1
+    compute: str = "f32"
 
     def lowered(self, config: Config, layout: Layout) -> Graph:
         """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
@@ -53,8 +55,8 @@ class Emission:
         if self.source == "reference":
             from hloracle.reference.oracle.lower import lower
 
-            return lower(*arguments, self.batch)
-        return Emitter(self.gemm).emit(*arguments, layout, self.batch)
+            return lower(*arguments, self.batch, self.compute)
+        return Emitter(self.gemm).emit(*arguments, layout, self.batch, self.compute)
 
 
 def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
@@ -69,7 +71,9 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
     refuse_beyond_positions(config, asked.capacity)
-    if precision in QUANTIZED:
+    if asked.compute != "f32":
+        held: Layout = default_layout(config, asked.compute, panels=False)
+    elif precision in QUANTIZED:
         held = open_checkpoint(directory).layout(precision, asked.layout == "panels", batch=asked.batch)
     else:
         held = default_layout(config, precision, asked.layout == "panels")
@@ -95,6 +99,11 @@ def _check(asked: Emission) -> None:
     """Raises InputError that names the flag which cannot be used, or does not go with another one."""
     check_contract(asked.phase, asked.head, asked.capacity, asked.bucket, asked.batch)
     reference = asked.source == "reference"
+    if asked.compute != "f32":
+        for flag, value in (("--precision", asked.precision), ("--gemm", asked.gemm or "f32")):
+            if value not in ("f32", asked.compute):
+                what = f"is {value}, and a graph that computes in {asked.compute} has weights of that type"
+                raise InputError(what, flag, "leave it out")
     if reference and asked.precision != "f32":
         raise InputError(f"is {asked.precision}", "--precision", "the reference's graphs take float32 weights")
     if asked.gemm is not None:

@@ -352,6 +352,7 @@ def _against_the_pass(record: Record) -> Iterator[str]:
     if record["canary"] is not None and not record["canary"]["caught"]:
         yield "canary.caught: is False"
     yield from _anchors_over(record)
+    yield from _spreads_over(record)
     for i, check in enumerate(record["checks"]):
         if check["status"] in ("failed", "error"):
             yield f"checks[{i}].status: {one_line(check['id'], 80)!r} is {check['status']!r}"
@@ -371,6 +372,13 @@ def _against_the_pass(record: Record) -> Iterator[str]:
         yield f"tokens: the prompt {one_line(missing[0], 80)!r} was not compared"
     if not record["prompts"]:
         yield "tokens: nothing was compared"
+
+
+def _spreads_over(record: Record) -> Iterator[str]:
+    for i, spread in enumerate(record["spreads"]):
+        for name, limit in spread["limit"].items():
+            if not float(got := cast(Any, spread["graph"])[name]) <= float(cast(Any, limit)):
+                yield f"spreads[{i}].graph.{name}: {got} is over the limit {limit}"
 
 
 def _anchors_over(record: Record) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Random models that are right go through the whole of a run, which has to find nothing wrong: no false alarms.
 
-`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again. A model follows from its
-seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
+`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again, and `--compute bf16` has graphs compute in
+that. A model follows from its seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS
 from hloracle.mutants import named
 from hloracle.reference.fixtures.tiny import TINY_DTYPES, write_tiny
 from hloracle.reports.facts import of_limit
+from hloracle.reports.page.spreads import shares
+from hloracle.studies.study import compute_option
 
 TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
@@ -48,6 +50,10 @@ VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: n
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
 # What the largest error of a run is told of, and its limit in floors.
 LIMITS = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS}
+SPREADS = "spreads"  # of what computes in less than float32, which has margins instead
+
+
+Item = tuple[int, str, str]  # a seed, a deliberate fault, and what is computed in
 
 
 @dataclass(frozen=True)
@@ -162,32 +168,32 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 def run_models(
     seeds: Sequence[int], jobs: int, report: Report, mutant: str = "",
-    done: Callable[[Trial], None] = lambda trial: None,
+    done: Callable[[Trial], None] = lambda trial: None, compute: str = "f32",
 ) -> list[Trial]:  # fmt: skip
     """Each seed's model through a run of its own, `jobs` at a time; in the order of `seeds`.
 
     Args:
-      mutant: a deliberate fault that every run carries, to see that it alarms.
+      mutant: a deliberate fault that every run carries, to see that it alarms. compute: what every run computes in.
     """
     found: dict[int, Trial] = {}
 
-    def finish(item: tuple[int, str], record: Record | str, seconds: float) -> None:
-        seed, _ = item
+    def finish(item: Item, record: Record | str, seconds: float) -> None:
+        seed, *_ = item
         found[seed] = trial_of(seed, record, seconds)
         done(found[seed])
         report(f"{len(found)} of {len(seeds)} models, last seed {seed}")
 
-    run_each(_judged, [(seed, mutant) for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
+    run_each(_judged, [(seed, mutant, compute) for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
     return [found[seed] for seed in seeds]
 
 
-def _judged(report: Report, item: tuple[int, str]) -> Record:
+def _judged(report: Report, item: Item) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
-    seed, mutant = item
+    seed, mutant, compute = item
     model = draw_model(seed)
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
-    settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True)
+    settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True, compute=compute)
     with alone():
         return run(settings, Context(Progress(report), fault=named(mutant) if mutant else None))
 
@@ -216,7 +222,9 @@ def worst_shares(record: Record) -> dict[str, float]:
     """How near a run came to an alarm: the largest errors as shares of their limits."""
     answers = [answer for row in record["tokens"].values() for answer in row["configurations"].values()]
     errors = [float(e) for rows in record["anchors"] for row in rows["errors"] for e in row if e is not None]
+    spreads = [share for one in record["spreads"] for share in shares(one).values()]
     return {
+        **({SPREADS: max(spreads)} if spreads else {}),
         "logits": max((ratio for a in answers if (ratio := of_limit(a)) is not None), default=math.nan),
         "anchors": max(errors, default=math.nan) / ANCHOR_FLOORS,
     }
@@ -239,6 +247,11 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
     for name, limit in LIMITS.items():
         share, seed = max(((t.worst[name], t.seed) for t in judged if name in t.worst), default=(math.nan, -1))
         worst.append(f"{name} {share * limit:.2f} floors, {share:.2g} of the limit (seed {seed})")
+    spread, seed = max(
+        ((s, t.seed) for t in judged if not math.isnan(s := t.worst.get(SPREADS, math.nan))), default=(0.0, -1)
+    )
+    if spread:
+        worst.append(f"spreads {spread:.2g} of the margin (seed {seed})")
     return (
         f"{len(judged)} judged ({near} near-tie), {len(trials) - len(judged)} refused, {alarms} alarms; "
         f"worst: {'; '.join(worst)}; {seconds:.0f} s"
@@ -252,7 +265,8 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
-def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
+@compute_option
+def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str) -> int:
     """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
     if mutant:
         named(mutant)
@@ -275,7 +289,7 @@ def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str) -> int:
         def report(line: str) -> None:
             status.update(f"[dim]{line}[/]")
 
-        trials = run_models(list(dict.fromkeys(seeds)) or range(count), jobs, report, mutant, done)
+        trials = run_models(list(dict.fromkeys(seeds)) or range(count), jobs, report, mutant, done, compute)
     click.echo(summary(trials, time.monotonic() - started))
     if not seeds and _too_many_refused(trials):
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")

@@ -30,7 +30,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.record import Mutants, Record
 from hloracle.emitters.model import emit
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.mutants.registry import held_as
+from hloracle.mutants.registry import Run, held_as
 from hloracle.production.choice import untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
@@ -55,7 +55,6 @@ EXACT = 0.90
 AT_LINE = re.compile(r" at line (\d+) of (\S+)$")
 
 
-Run = tuple[str, str, str, int, int]  # see Mutant.run
 Right = tuple[Record, dict[str, set[str]]]  # the record of a right model, and what reads what: see `_consumers`
 
 
@@ -134,7 +133,7 @@ def run_mutants(
 def _refuse(key: Run, answer: Right | str) -> None:
     if isinstance(answer, str) or not answer[0]["passed"]:
         why = answer if isinstance(answer, str) else answer[0]["verdict"]["explanation"]
-        raise InputError(f"does not conform without any fault: {why}", key[0], f"run `{_command(*key)}`")
+        raise InputError(f"does not conform without any fault: {why}", key.model, f"run `{_command(key)}`")
 
 
 def _trial(id: str, answer: tuple[Record, bool | None] | str, seconds: float, right: Right) -> Trial:
@@ -186,7 +185,7 @@ def _exact(mutant: Mutant, record: Record) -> bool | None:
     rights = _graphs(mutant, name)
     with mutant.installed():
         wrongs = _graphs(mutant, name)
-    config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0])).config
+    config = open_checkpoint(resolve(mutant.model, precision=mutant.held[0], compute=mutant.compute)).config
     changed = [changed_lines(right, wrong, anchor, config) for right, wrong in zip(rights, wrongs, strict=True)]
     if all(lines is None for lines in changed):
         return None
@@ -197,8 +196,9 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     """The emitter's graphs of a mutant's run: the one of that name, or one of each phase and head where there is no name."""
     precision, layout, fused = mutant.held
     device, batch = Device(mutant.device), mutant.batch
-    emitter = Emitter(untuned(layout, fused, device))
-    model, capacity = open_checkpoint(resolve(mutant.model, precision=precision)), _capacity(mutant.run)
+    choice = untuned(layout, fused, device, batch, precision, mutant.compute)
+    emitter, capacity = Emitter(choice), _capacity(mutant.run)
+    model = open_checkpoint(resolve(mutant.model, precision=precision, compute=mutant.compute))
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
     for phase, bucket in (("decode", 0), *((_prompt(mutant.run), b) for b in buckets)):
@@ -223,13 +223,14 @@ def _right(report: Report, key: Run) -> Right:
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch, _ = of
+    model, weights, kind, batch, _, compute = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
+    choice = untuned(layout, fused, device, batch, precision, compute)
     with alone(), plain_compilers():
         settings = Settings(
-            model, TOKENS, capacity, precision, untuned(layout, fused, device), early_exit=True, quick=_quick(of), repairs=False,
-            batch=batch,
+            model, TOKENS, capacity, precision, choice, early_exit=True, quick=_quick(of), repairs=False,
+            batch=batch, compute=compute,
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -240,35 +241,36 @@ def _run(
         return run(settings, context)
 
 
-def _command(model: str, weights: str, device: str, batch: int, capacity: int) -> str:
-    precision, layout, fused = held_as(weights)
-    on = "" if device == "cpu" else f" --device {device}"
-    on += f" --batch {batch}" if batch > 1 else ""
-    on += f" --capacity {capacity}" if capacity else ""
-    return f"hloracle run {model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
+def _command(of: Run) -> str:
+    precision, layout, fused = held_as(of.weights)
+    on = "" if of.device == "cpu" else f" --device {of.device}"
+    on += f" --batch {of.batch}" if of.batch > 1 else ""
+    on += f" --capacity {of.capacity}" if of.capacity else ""
+    on += f" --compute {of.compute}" if of.compute != "f32" else ""
+    return f"hloracle run {of.model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
 def _capacity(of: Run) -> int:
-    return of[-1] or (LATE_CAPACITY if of[0] in LATE else CAPACITY)
+    return of.capacity or (LATE_CAPACITY if of.model in LATE else CAPACITY)
 
 
 def _quick(of: Run) -> bool:
-    return of[0] in LATE or of[-1] > 0
+    return of.model in LATE or of.capacity > 0
 
 
 def _prompt(of: Run) -> str:
     """The phase of the graphs that a prompt goes through."""
-    return Settings(of[0], TOKENS, _capacity(of), quick=_quick(of), batch=of[3]).prompt
+    return Settings(of.model, TOKENS, _capacity(of), quick=_quick(of), batch=of.batch).prompt
 
 
 def _consumers(of: Run) -> dict[str, set[str]]:
     """Anchor -> the anchors whose subgraph reads it."""
     from hloracle.localize.anatomy import anatomy_of
 
-    config = open_checkpoint(resolve(of[0])).config
+    config = open_checkpoint(resolve(of.model)).config
     found: dict[str, set[str]] = {}
     for phase, bucket in ((_prompt(of), BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of[3]), config)
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of.batch), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

@@ -1,7 +1,7 @@
 """Random models of every architecture, made by transformers' own classes, each through a quick run, compiled as by
 `hloracle run`.
 
-    python -m hloracle.studies.random_models [--seeds 3] [ARCHITECTURE...]
+    python -m hloracle.studies.random_models [--seeds 3] [--compute bf16] [ARCHITECTURE...]
 
 Exit status 0 if all conform; 1 otherwise, and each one that does not is told with the command that makes it again.
 """
@@ -25,16 +25,17 @@ from hloracle.core.pool import run_each
 from hloracle.core.program import run_program
 from hloracle.core.record import Record
 from hloracle.reference.fixtures.random_model import write_random
+from hloracle.studies.study import compute_option
 
-Item = tuple[str, int]  # an architecture and a seed
+Item = tuple[str, int, str]  # an architecture, a seed, and what is computed in
 
 
 def judged_random(report: Report, item: Item) -> Record:
     """The record of a model that is made here."""
-    architecture, seed = item
+    architecture, seed, compute = item
     with TemporaryDirectory(prefix="hloracle-") as folder:
         directory = write_random(architecture, seed, Path(folder) / architecture)
-        settings = Settings(str(directory), TOKENS, QUICK_CAPACITY, quick=True, rounds=0)
+        settings = Settings(str(directory), TOKENS, QUICK_CAPACITY, quick=True, rounds=0, compute=compute)
         return run(settings, Context(Progress(report)))
 
 
@@ -48,13 +49,14 @@ def judged_random(report: Report, item: Item) -> Record:
     default=threads_available,
     help="Models at a time; one for each core when not given.",
 )
-def command(architectures: Sequence[str], seeds: int, first: int, jobs: int) -> int:
+@compute_option
+def command(architectures: Sequence[str], seeds: int, first: int, jobs: int, compute: str) -> int:
     """Judge random models of each architecture: other shapes, options and RoPE types for each seed."""
-    items = [(name, seed) for seed in range(first, first + seeds) for name in selected(architectures)]
+    items = [(name, seed, compute) for seed in range(first, first + seeds) for name in selected(architectures)]
     wrong = []
 
     def finish(item: Item, answer: Record | str, seconds: float) -> None:
-        architecture, seed = item
+        architecture, seed, _ = item
         if isinstance(answer, str):
             words = f"died: {answer}"
         else:
@@ -63,7 +65,9 @@ def command(architectures: Sequence[str], seeds: int, first: int, jobs: int) -> 
         click.echo(f"{architecture} {seed}, {seconds:.1f} s: {words}")
         if isinstance(answer, str) or not answer["passed"]:
             wrong.append(item)
-            click.echo(f"  python -m hloracle.studies.random_models --first {seed} --seeds 1 {architecture}")
+            click.echo(
+                f"  python -m hloracle.studies.random_models --first {seed} --seeds 1 --compute {compute} {architecture}"
+            )
 
     with terminal.status("judging"):
         run_each(judged_random, items, jobs, TIMEOUT_SECONDS, lambda line: None, finish)

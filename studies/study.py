@@ -10,11 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
+from hloracle.core.abi import COMPUTE
 from hloracle.core.cache import Entry
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.core.files import write_file
 from hloracle.core.pool import run_each
+
+compute_option = click.option(
+    "--compute", type=click.Choice(COMPUTE), default=COMPUTE[0], show_default=True, help="What graphs compute in."
+)
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ def disagree(
 # Values that are one of a few words, and keys of objects that are the form's own.
 FIXED = {
     "schema",
+    "compute",
     "class",
     "level",
     "phase",

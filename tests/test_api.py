@@ -174,7 +174,9 @@ def test_a_source_that_counts_as_the_emitter() -> None:
     model = hloracle.open_model("tiny-llama")
     wraps = chosen([hloracle.source(Emitter(), name="wraps", counts_as="emitter"), "emitter"])
     request = Request(model, "decode", "logits", 32)
-    graphs = {s.name: [(g, inspect(g)) for g in graphs_of(s, request, (32,), ["logits", "token"])] for s in wraps}
+    graphs = {
+        s.name: [(g, inspect(g)) for g in graphs_of(s, request, "prefill", (32,), ["logits", "token"])] for s in wraps
+    }
     oracle, _ = oracle_of(Context(), [g for g, _ in graphs["emitter"]], model.config)
     evidence = Evidence(graphs={**graphs, "oracle": oracle})
     checks = static_checks(Run(Settings("tiny-llama"), Context(), wraps, model, evidence))
@@ -190,8 +192,11 @@ def test_a_source_that_counts_as_the_emitter() -> None:
 @pytest.mark.parametrize(("counts_as", "reason"), [("emitter", NO_TOKEN), ("", NOT_PINNED)])
 def test_why_the_stream_form_of_a_graph_with_logits_is_not_read(counts_as: str, reason: str) -> None:
     model = hloracle.open_model("tiny-llama")
-    mine = chosen([hloracle.source(Emitter(), name="mine", counts_as=counts_as)])
-    graphs = [(g, inspect(g)) for g in graphs_of(mine[0], Request(model, "decode", "logits", 32), (), ["logits"])]
+    mine, request = (
+        chosen([hloracle.source(Emitter(), name="mine", counts_as=counts_as)]),
+        Request(model, "decode", "logits", 32),
+    )
+    graphs = [(g, inspect(g)) for g in graphs_of(mine[0], request, "prefill", (), ["logits"])]
     evidence = Evidence(graphs={"mine": graphs})
     on_device(Run(Settings("tiny-llama"), Context(), mine, model, evidence))
     assert [(c.kind, c.status, c.detail) for c in evidence.checks] == [("caches-in-place", "skipped", reason)]
@@ -201,7 +206,7 @@ def test_where_iree_runs_nothing_it_judges_nothing() -> None:
     """Neither what it makes of decode, nor whether it compiles for a GPU."""
     model, emitted = hloracle.open_model("tiny-llama"), chosen(["emitter"])
     request = Request(model, "decode", "logits", 32)
-    graphs = [(g, inspect(g)) for g in graphs_of(emitted[0], request, (), ["logits", "token"])]
+    graphs = [(g, inspect(g)) for g in graphs_of(emitted[0], request, "prefill", (), ["logits", "token"])]
     for backends, compiles in ((["xla-cpu"], False), (["xla-cpu", "iree-cpu"], True)):
         context = Context(backends=named.chosen(backends))
         run = Run(Settings("tiny-llama"), context, emitted, model, Evidence(graphs={"emitter": graphs}))

@@ -212,6 +212,7 @@ def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
         "checks": list(checks.values()),
         "tokens": {"one@32": {"configurations": configurations}},
         "anchors": [{"errors": [[None, 4.0], [8.0, 1.0]]}],
+        "spreads": [],
     }
 
 
@@ -271,14 +272,14 @@ def stub(monkeypatch: pytest.MonkeyPatch, refused: Sequence[int] = (), alarming:
 
     def run_each(
         function: Any,
-        items: Sequence[tuple[int, str]],
+        items: Sequence[tuple[int, str, str]],
         jobs: int,
         timeout: float,
         report: Report,
         done: Callable[..., None],
     ) -> None:
         for item in items:
-            seed, _ = item
+            seed, *_ = item
             asked.append(seed)
             bad = (
                 check("reference.noise", "failed", "why") if seed in refused else check("emitter.f64", "failed", "why")

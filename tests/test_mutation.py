@@ -16,6 +16,7 @@ from hloracle.conformance.evidence import Settings
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError
 from hloracle.mutants import MUTANTS, Mutant
+from hloracle.mutants.registry import Run
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import open_checkpoint
 from hloracle.reference.model.registry import FAMILIES
@@ -146,7 +147,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
     monkeypatch.setattr(mutation, "run", lambda *arguments: asked.append(arguments) or {})
     monkeypatch.setattr(mutation, "_consumers", lambda of: {})
     monkeypatch.setattr(mutation, "_exact", lambda mutant, record: None)
-    mutant = next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1, 0) and m.part == "emitter")
+    mutant = next(m for m in MUTANTS.values() if m.run == Run("tiny-llama", weights) and m.part == "emitter")
     mutation._judged(lambda line: None, mutant.id)
     mutation._right(lambda line: None, mutant.run)
     found = [
@@ -159,7 +160,7 @@ def test_how_a_run_holds_its_weights(weights: str, options: str, monkeypatch: py
         if (c := s.choice)
     ]
     assert found == [(options, "tiny-llama", id) for id in (mutant.id, "")]
-    assert mutation._command(*mutant.run) == f"hloracle run tiny-llama {options}"
+    assert mutation._command(mutant.run) == f"hloracle run tiny-llama {options}"
 
 
 def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
@@ -181,9 +182,9 @@ def test_each_mutant_is_held_to_a_right_run_with_weights_held_alike(
                 done(item, (record("conforms", None, tokens=clean[weights]), None), 1.0)
 
     monkeypatch.setattr(study, "run_each", each)
-    mutants = [next(m for m in MUTANTS.values() if m.run == ("tiny-llama", weights, "cpu", 1, 0)) for weights in HELD]
+    mutants = [next(m for m in MUTANTS.values() if m.run == Run("tiny-llama", weights)) for weights in HELD]
     found = mutation.run_mutants([*mutants, mutants[0]], 1, lambda line: None, reuse=False)
-    assert right == [("tiny-llama", weights, "cpu", 1, 0) for weights in HELD]
+    assert right == [Run("tiny-llama", weights) for weights in HELD]
     assert {t.detail for t in found} == {"every logit is the right one, bit for bit"}
 
 

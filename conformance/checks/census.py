@@ -79,6 +79,7 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
+    options += ["narrow"] if abi.compute != "f32" else []
     options += ["blocks"] if source == "emitter" and in_blocks(abi, on_device) else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
@@ -95,7 +96,8 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
     row = _pins().get(census_key(source, graph.abi, config, graph.on_device))
-    held = held_ops(graph, config)
+    # The pin of what computes in less than float32 has its weights in that type already.
+    held = held_ops(graph, config) if graph.abi.compute == "f32" else Counter()
     kinds = Counter(layer_kind(layer) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
     if row is None or held is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):

@@ -14,27 +14,42 @@ import numpy as np
 from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.returned import Stream
-from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, TRUTH_RELATIVE
+from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE
 from hloracle.reference.huggingface.truth import Truth
+
+# Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
+LOGIT_PHASES = {"prefill": slice(0, 1), "decode": slice(1, None)}
 
 
 def truth_check(truths: dict[str, Truth]) -> Check:
     """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart."""
-    logits = max((_nan_last(t.floor / float(np.max(np.abs(t.exact)))) for t in truths.values()), default=np.inf)
+    logits = max((_nan_last(t.single / float(np.max(np.abs(t.exact)))) for t in truths.values()), default=np.inf)
     caches = max((_nan_last(t.caches) for t in truths.values()), default=np.inf)
     other = [
         f"{id}: step {step} is {best}, not {token}, in float64"
         for id, t in truths.items()
         for step, (token, best) in enumerate(zip(t.tokens, np.argmax(t.exact, axis=1).tolist(), strict=True))
-        if token != best and t.exact[step, best] - t.exact[step, token] > 2 * t.floor
+        if token != best and t.exact[step, best] - t.exact[step, token] > 2 * t.single
     ]
     # Without any noise the float64 truth would be the float32 one again, and nothing could be measured by it.
-    other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.floor == 0]
+    other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.single == 0]
+    # What is computed in less has more noise, or it was not computed in less.
+    other += [f"{id}: {words}" for id, t in truths.items() if (words := _odd_noise(t))]
     holds = max(logits, caches) <= TRUTH_RELATIVE and not other
     title = "Hugging Face float32 agrees with its float64"
     figure = f"{logits:.1e} of the largest logit, {caches:.1e} of the largest cache entry"
     detail = "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains"
     return Question("noise", title).judged(holds, figure, f"at most {TRUTH_RELATIVE:.0e}", detail)
+
+
+def _odd_noise(truth: Truth) -> str:
+    """What is odd about the noise of less than float32, in words."""
+    if not len(truth.narrow):
+        return ""
+    if not np.all(np.isfinite(truth.narrow)):
+        return f"Hugging Face in {truth.compute} gives values that are not finite, so it cannot be computed in that"
+    return "" if float(np.max(truth.narrow)) > truth.single else f"{truth.compute} is not noisier than float32"
 
 
 def limit(truth: Truth) -> float:
@@ -48,9 +63,12 @@ def mismatches(tokens: Sequence[int], truth: Truth) -> list[int]:
 
 
 def is_near_tie(step: int, token: int, truth: Truth) -> bool:
-    """Whether a right implementation may choose `token` here: its logit and the best one can each move by the limit."""
+    """Whether a right implementation may choose `token` here: its logit and the best one can each move by the limit.
+
+    In bf16 and f16 by the noise itself: the limit would let through what no pass of Hugging Face is near to choose.
+    """
     logits = truth.exact[step]
-    return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= 2 * limit(truth))
+    return 0 <= token < len(logits) and bool(np.max(logits) - logits[token] <= truth.leads[step])
 
 
 def configuration_checks(
@@ -95,12 +113,9 @@ def configuration_checks(
         told = "near-ties: " + "; ".join(near)
         checks = [dataclasses.replace(checks[0], limit="all but near-ties", detail=told)]
     if outcome.configuration.head == "logits":
-        # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
-        phases = [
-            ("prefill-logits", "logits of prefill against the float64 truth", slice(0, 1)),
-            ("decode-logits", "logits of decode against the float64 truth", slice(1, None)),
-        ]
-        checks += [_logits(question(kind, title), outcome, truths, part) for kind, title, part in phases]
+        for phase, part in LOGIT_PHASES.items():
+            asked_of = question(f"{phase}-logits", f"logits of {phase} against the float64 truth")
+            checks.append(_logits(asked_of, outcome, truths, part))
     # A prefill alone is asked for one token, and what keeps no caches is given all of them each time.
     asked = any(len(t.tokens) > 1 for t in truths.values()) or any(s.heads for s in outcome.streams.values())
     decodes = outcome.decodes and asked
@@ -125,9 +140,24 @@ def _logits(question: Question, outcome: Outcome, truths: dict[str, Truth], part
     ratios = {name: _in_floors(float(np.max(outcome.prompts[name].errors[part])), truths[name]) for name in asked}
     worst = max(sorted(ratios), key=lambda name: _nan_last(ratios[name]))
     holds = all(r <= LOGIT_FLOORS for r in ratios.values())
-    figure = f"{ratios[worst]:.2f} floors ({worst})"
-    return question.judged(holds, figure, f"at most {LOGIT_FLOORS:g} floors",
+    figure, limit = f"{ratios[worst]:.2f} floors ({worst})", f"at most {LOGIT_FLOORS:g} floors"
+    if spread := logits_spread(outcome, truths, part):
+        holds = holds and spread.share <= 1
+        figure, limit = f"{figure}; {in_words(spread.ratios)}", f"{limit}; {allowed()}"
+    return question.judged(holds, figure, limit,
                   f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def logits_spread(outcome: Outcome, truths: dict[str, Truth], part: slice) -> Spread | None:
+    """How the errors of the logits of these steps are spread over all prompts; None in float32, and for too few steps."""
+    found = [(outcome.prompts[name], truth) for name, truth in truths.items() if name in outcome.prompts]
+    steps = [np.array(answer.spreads[part]).reshape(-1, len(NAMES)) for answer, _ in found]
+    if sum(map(len, steps)) < NARROW_ROWS or any(truth.compute == "f32" for _, truth in found):
+        return None
+    exact = np.concatenate([np.asarray(truth.exact[part]) for _, truth in found])
+    passes = np.concatenate([truth.spreads[:, part] for _, truth in found], axis=1)
+    count = np.full(len(exact), exact.shape[1])
+    return spread_of(np.concatenate(steps), passes, exact, count, found[0][1].compute)
 
 
 def _caches(

@@ -25,7 +25,7 @@ from hloracle.foreign.file import AbiFile, read_abi_file
 from hloracle.production.choice import Choice, production_graph, untuned
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import GraphSpec, graph_abi, graph_name
+from hloracle.reference.model.contract import GraphSpec, graph_abi
 
 ENTRY_POINTS = "hloracle.sources"
 NAME_IT = "give hloracle.source(it, name='mine')"
@@ -54,7 +54,7 @@ class Request:
     @property
     def spec(self) -> GraphSpec:
         """Which graph of its model it is."""
-        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch)
+        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch, self.model.compute)
 
     @property
     def config(self) -> Config:
@@ -132,7 +132,8 @@ class Emitter:
     def __call__(self, request: Request) -> Graph | None:
         choice = self.choice
         if choice is None or request.device.remote != choice.on_device:
-            choice = untuned(device=request.device, batch=request.batch, precision=request.precision)
+            held = (request.batch, request.precision, request.model.compute)
+            choice = untuned("", False, request.device, *held)
         layout = request.model.layout(request.precision, choice.layout == "panels", choice.fused, request.batch)
         return production_graph(request.config, request.spec, layout, choice)
 
@@ -151,6 +152,11 @@ class Files:
     emitter: AbiFile | None = None
     name: str = FILE
     counts_as: str = ""
+
+    @property
+    def compute(self) -> str:
+        """What its graphs compute in, which is what the model has to be computed in; those that are adapted in float32."""
+        return self.graphs[0].abi.compute if self.graphs else "f32"
 
     def __call__(self, request: Request) -> Graph | None:
         return next((g for g in self.graphs if specification(g) == request.spec), None)
@@ -238,7 +244,7 @@ def _given(value: Any, name: str = "") -> Source:
 def specification(graph: Graph) -> GraphSpec:
     """Which graph of its model it is."""
     abi = graph.abi
-    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch)
+    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute)
 
 
 def graphs_of(
@@ -311,6 +317,7 @@ def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
             ("head", abi.head, first.head),
             ("capacity", abi.capacity, first.capacity),
             ("batch", abi.batch, first.batch),
+            ("compute", abi.compute, first.compute),
         ):
             if mine != other:
                 raise InputError(
@@ -350,7 +357,7 @@ def oracle_of(context: Context, graphs: Iterable[Graph], config: Config) -> tupl
 
 def _keeps_to_the_contract(config: Config, spec: GraphSpec) -> bool:
     try:
-        graph_abi(config, *spec[:4], None, spec.batch)
+        graph_abi(config, *spec[:4], None, *spec[4:])
     except InputError:
         return False
     return True
@@ -369,8 +376,7 @@ def _oracle_graph(context: Context, config: Config, spec: GraphSpec) -> tuple[Gr
     ]
     # An outcome may have to be run again; a graph is what it is.
     entry = dataclasses.replace(context, reuse=True).entry("oracle", str, parts, changed_by=("reference",))
-    phase, head, capacity, bucket, batch = spec
-    name = graph_name(config, phase, head, bucket, batch)
+    name = f"{config.architecture}_{spec.name}"
 
     def lower() -> str:
         from hloracle.reference.oracle.lower import lower
@@ -379,4 +385,4 @@ def _oracle_graph(context: Context, config: Config, spec: GraphSpec) -> tuple[Gr
         return lower(config, *spec).text
 
     text, reused = entry.get(lower)
-    return Graph(name, text, graph_abi(config, phase, head, capacity, bucket, None, batch)), reused
+    return Graph(name, text, graph_abi(config, *spec[:4], None, *spec[4:])), reused

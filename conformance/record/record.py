@@ -11,7 +11,7 @@ import numpy as np
 
 from hloracle.backends.devices import KINDS, Device
 from hloracle.conformance.checks.check import Check
-from hloracle.conformance.checks.of_configurations import is_near_tie, limit, mismatches
+from hloracle.conformance.checks.of_configurations import LOGIT_PHASES, is_near_tie, limit, logits_spread, mismatches
 from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.facts import GraphFacts
 from hloracle.conformance.graphs.listing import Reading, Scope
@@ -20,7 +20,7 @@ from hloracle.conformance.matrix import ORACLE, Configuration
 from hloracle.conformance.questions.prompts import Prompt, Readable
 from hloracle.conformance.runs.code_generation import Compiled
 from hloracle.conformance.runs.configurations import Outcome
-from hloracle.conformance.runs.inside import CANARY_FACTOR, AnchorOutcome, Rows
+from hloracle.conformance.runs.inside import AnchorOutcome, Rows
 from hloracle.conformance.runs.speed import CONTEXT, Contender
 from hloracle.conformance.runs.speed import TOKENS as SPEED_TOKENS
 from hloracle.conformance.verdict.agreement import cells, sentences
@@ -32,7 +32,8 @@ from hloracle.core import record
 from hloracle.core.abi import Graph
 from hloracle.core.cache import digest
 from hloracle.core.environment import MemoryWatch, describe
-from hloracle.core.tolerances import ANCHOR_FLOORS
+from hloracle.core.spread import Spread
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.anchors import split
 from hloracle.reference.model.config import Config
@@ -69,7 +70,8 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch, damaged: list[str
         },
         "settings": {
             "device": str(device),
-            "precision": settings.precision,
+            "precision": settings.precision if settings.compute == "f32" else settings.compute,
+            "compute": cast(Literal["f32", "bf16", "f16"], settings.compute),
             "layout": evidence.choice.layout,
             "fused": evidence.choice.fused,
             "on_device": evidence.choice.on_device,
@@ -102,6 +104,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch, damaged: list[str
         "floors": cast(
             list[record.Floor], next((o.floors for o in evidence.anchored if o.floors), found.floors if found else [])
         ),
+        "spreads": spread_rows(evidence.outcomes, evidence.truths, evidence.anchored),
         "compiled": compiled_rows(evidence.compiled),
         "localization": _localization(found) if found else None,
         "canary": _canary(evidence.anchored),
@@ -225,6 +228,32 @@ def _rows(configuration: Configuration, prompt: str, rows: Rows) -> record.Ancho
     return _filled(record.Anchors, rows, configuration=configuration.id, source=configuration.source, prompt=prompt)
 
 
+def spread_rows(
+    outcomes: Sequence[Outcome], truths: dict[str, Truth], anchored: Sequence[AnchorOutcome]
+) -> list[record.Spread]:
+    """How errors are spread, of the logits and of each kind of anchor, in each configuration and phase that was compared."""
+    rows: list[record.Spread] = []
+    for outcome in outcomes:
+        for phase, part in LOGIT_PHASES.items():
+            if found := logits_spread(outcome, truths, part):
+                rows.append(_spread(outcome.configuration, phase, "logits", found))
+    for looked_at in anchored:
+        for matrix in looked_at.rows:
+            worst: dict[str, str] = {}
+            for anchor, one in matrix.spreads.items():
+                kind = split(anchor)[1]
+                if one.rows >= NARROW_ROWS and one.share >= matrix.spreads[worst.setdefault(kind, anchor)].share:
+                    worst[kind] = anchor
+            rows += [_spread(looked_at.configuration, matrix.phase, a, matrix.spreads[a]) for a in worst.values()]
+    return rows
+
+
+def _spread(configuration: Configuration, phase: str, anchor: str, spread: Spread) -> record.Spread:
+    figures = {"float32": spread.single, "narrow": spread.narrow, "graph": spread.graph, "limit": spread.limits}
+    found = {name: cast(record.Figures, some._asdict()) for name, some in figures.items()}
+    return _filled(record.Spread, spread, configuration=configuration.id, phase=phase, anchor=anchor, **found)
+
+
 def _localization(found: Localization) -> record.Localization:
     plan, written = found.plan, found.reproducer
     return _filled(
@@ -254,7 +283,7 @@ def _reproducer(written: Reproducer) -> record.Reproducer:
 def _canary(anchored: Sequence[AnchorOutcome]) -> record.Canary | None:
     # Of several the one that was missed, if any was.
     for canary in sorted((o.canary for o in anchored if o.canary), key=lambda canary: canary.caught):
-        detail = f"Off by a factor of {CANARY_FACTOR:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
+        detail = f"Off by a factor of {canary.factor:g} there: {canary.worst:.3g} floors, where {ANCHOR_FLOORS:g} are allowed"
         return _filled(record.Canary, canary, detail=detail)
     return None
 

@@ -154,7 +154,8 @@ def apart(session: Session, fed: Fed, bucket: int) -> str:
     """
     tokens, following = fed
     rng = np.random.default_rng(13)
-    junk = [rng.normal(0, 1, (s[0], session.batch, *s[1:])).astype(np.float32) for s in session.cache_shapes]
+    shapes = ((s[0], session.batch, *s[1:]) for s in session.cache_shapes)
+    junk = [session.held(rng.normal(0, 1, shape).astype(np.float32)) for shape in shapes]
     rounds: list[list[np.ndarray]] = []
     for noisy in (False, True):
         held = [array.copy() for array in junk]

@@ -32,6 +32,7 @@ from hloracle.core.cache import Entry, digest, entry_name
 from hloracle.core.child import ChildDied, TimedOut
 from hloracle.core.environment import host_cpu
 from hloracle.core.errors import ToolchainError
+from hloracle.core.spread import Figures, row_spreads
 from hloracle.localize import situation
 from hloracle.reference.model.archive import weight_sources
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
@@ -46,12 +47,14 @@ class PromptOutcome:
 
     errors: per step, the largest distance of a logit from the float64 truth; empty for head `token`.
     slots: of the caches after the prompt; and after the steps that follow, those that these filled.
+    spreads: of what computes in less than float32, how the distances of a step's logits from the truth's are spread.
     """
 
     tokens: list[int]
     errors: list[float]
     seconds: float
     slots: tuple[Slots, ...] = ()
+    spreads: tuple[Figures, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,11 @@ def _prompt(
             what = changed(before, after, np.delete(np.arange(session.capacity), slice(len(ids), end)))
             stayed = f"{what} changed while slots {len(ids)} to {end - 1} were filled" if what else ""
             slots.append(slots_of(after, kept, config, end, len(ids), stayed))
-    errors = []
+    errors: list[float] = []
+    spreads: list[Figures] = []
     if configuration.head == "logits":
-        errors = [float(np.max(np.abs(h - e))) for h, e in zip(heads, np.asarray(truth.exact), strict=False)]
-    return PromptOutcome([greedy(h) for h in heads], errors, seconds, tuple(slots))
+        off = [np.abs(h - e) for h, e in zip(heads, np.asarray(truth.exact), strict=False)]
+        errors = [float(np.max(row)) for row in off]
+        if truth.compute != "f32":
+            spreads = [Figures._make(row_spreads(row[None], np.array([row.size]))[0].tolist()) for row in off]
+    return PromptOutcome([greedy(h) for h in heads], errors, seconds, tuple(slots), tuple(spreads))

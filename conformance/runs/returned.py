@@ -217,7 +217,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def unfilled(session: Session) -> tuple[np.ndarray, ...]:
     """Caches in which no slot is filled, and each holds ordinary numbers: what reads them is wrong."""
     rng = np.random.default_rng(7)
-    return tuple(rng.normal(0, 1, shape).astype(np.float32) for shape in session.cache_shapes)
+    return tuple(session.held(rng.normal(0, 1, shape).astype(np.float32)) for shape in session.cache_shapes)
 
 
 # ---- streams

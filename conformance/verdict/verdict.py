@@ -16,7 +16,7 @@ from hloracle.conformance.checks.of_configurations import is_near_tie, mismatche
 from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.compared import NOTHING, Compared
-from hloracle.reference.huggingface.truth import Truth
+from hloracle.reference.huggingface.truth import NARROW, Truth
 
 PASSING = ("conforms", "near-tie")
 # Why a configuration has no answer -> the class of that, and its words. Nothing is known then of whether a graph is right.
@@ -75,11 +75,14 @@ def decide(
     if not class_ and step is not None:
         class_, words = (
             "near-tie",
-            "Tokens differ only where the truth's own lead is inside the noise of float32, and nothing else",
+            f"Tokens differ only where the truth's own lead is inside the noise of {seen.computed_in}, and nothing else",
         )
         explanation = rests_on.sentence(words)
     elif not class_:
-        class_, explanation = "conforms", rests_on.sentence("Equal to Hugging Face, but for float32's noise,")
+        class_, explanation = (
+            "conforms",
+            rests_on.sentence(f"Equal to Hugging Face, but for {seen.computed_in}'s noise,"),
+        )
     return Verdict(
         class_, explanation, evidence, prompt, step, compared=rests_on.phrases, not_compared=rests_on.missing
     )  # fmt: skip
@@ -93,6 +96,12 @@ class _Seen:
     checks: tuple[Check, ...]
     outcomes: tuple[Outcome, ...]
     truths: dict[str, Truth]
+
+    @property
+    def computed_in(self) -> str:
+        """The type whose noise tokens are judged by, in words."""
+        computes = {truth.compute for truth in self.truths.values()}
+        return next((NARROW[c] for c in computes if c in NARROW), "float32")
 
     @cached_property
     def bad(self) -> list[Check]:

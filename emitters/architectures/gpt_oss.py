@@ -45,7 +45,7 @@ def moe(b: LayerBuilder, x: Value, w: Weights, config: Config) -> Value:
     assert config.experts
     limit, alpha = config.experts.swiglu_limit, config.experts.swiglu_alpha
     with b.scope("router"):
-        logits = b.linear(x, *w.linear("router"))  # [T, X]
+        logits = b.linear(b.as_f32(x), *w.linear("router"))  # [T, X]
     with b.scope("routing"):
         routing = b.route(logits, config.experts)  # [T, X]
     with b.scope("experts"):

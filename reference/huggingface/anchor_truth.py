@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,23 @@ from hloracle.core.errors import InputError
 from hloracle.core.files import writing
 from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.scratch import folder_in
+from hloracle.core.spread import row_spreads
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
+    NARROW,
     TIMEOUT_SECONDS,
     Keep,
+    as_numpy,
     damaged,
     first,
     float64_throughout,
     forget_angles,
     hooked,
     load_model,
+    narrow_passes,
     nudged_embeddings,
     parts,
+    passes_of,
     versioned_entry,
 )
 from hloracle.reference.model.anchors import CACHES, anchor_shape, anchors, split
@@ -63,11 +68,13 @@ class AnchorTruth:
     tokens: the sequence: a prompt and what followed it; n tokens.
     folder: the cache entry.
     reused: it was there already.
+    compute: what the model is computed in.
     """
 
     tokens: tuple[int, ...]
     folder: Path
     reused: bool
+    compute: str = "f32"
 
     def values(self, anchor: str) -> np.ndarray:
         """The float64 pass rounded to float32, [n, ...]: a row per token, mapped from the file.
@@ -88,6 +95,14 @@ class AnchorTruth:
         self._known(anchor)
         return np.asarray(self._noise[self._names.index(anchor)])
 
+    def spreads(self, anchor: str) -> np.ndarray:
+        """How the errors of each row are spread, of a pass in float32 and then of those in what the model is computed in.
+
+        float32 [1 + passes, n, 4]: see `row_spreads`. Only where it is computed in less than float32.
+        """
+        self._known(anchor)
+        return np.asarray(self._spreads[:, self._names.index(anchor)])
+
     def _known(self, anchor: str) -> None:
         if anchor not in self._names:
             raise InputError("is not an anchor of this model", anchor, "use a name that `anchors(config)` lists")
@@ -101,6 +116,11 @@ class AnchorTruth:
     def _noise(self) -> np.ndarray:
         with _whole(self.folder):
             return _mapped(self.folder, "noise")  # [anchors, n]
+
+    @cached_property
+    def _spreads(self) -> np.ndarray:
+        with _whole(self.folder):
+            return _mapped(self.folder, "spreads")  # [passes, anchors, n, 4]
 
 
 @dataclass(frozen=True)
@@ -142,7 +162,10 @@ def anchor_truths(
     for folder in missing:
         if not is_whole(folder):
             raise damaged(folder)
-    return [AnchorTruth(asked.tokens, folder, there) for (folder, asked), there in zip(questions, whole, strict=True)]
+    return [
+        AnchorTruth(asked.tokens, folder, there, checkpoint.compute)
+        for (folder, asked), there in zip(questions, whole, strict=True)
+    ]
 
 
 def _question(checkpoint: Checkpoint, asked: Sequenced) -> tuple[Path, Sequenced]:
@@ -159,6 +182,7 @@ def _question(checkpoint: Checkpoint, asked: Sequenced) -> tuple[Path, Sequenced
     if turning is None or len(tokens) <= turning:
         prompt = 0
     key = (json.dumps(tokens), *([str(prompt)] if prompt else []), shapes, ANCHOR_TRUTH_VERSION)
+    key += tuple(narrow_passes(checkpoint))
     folder = versioned_entry("anchors", checkpoint.digest, *key)
     return folder, Sequenced(tokens, prompt or len(tokens), wanted)
 
@@ -246,42 +270,79 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
                         np.save(saved(at[0], anchor, at[1]), single)
 
                 _Pass(model, config, passing("float32", i), nudge).over(asked, keep)
+        passed = 1 + NUDGES
+        if checkpoint.compute in NARROW:
+            passed += passes_of(config)
+            less = load_model(checkpoint.directory, NARROW[checkpoint.compute])
+            for i, asked in enumerate(questions.values()):
+                for nudge in range(passes_of(config)):
+
+                    def keep_less(
+                        anchor: str, values: np.ndarray, at: tuple[int, int] = (i, 1 + NUDGES + nudge)
+                    ) -> None:
+                        with writing(root):
+                            np.save(saved(at[0], anchor, at[1]), values)
+
+                    _Pass(less, config, passing(NARROW[checkpoint.compute], i), nudge).over(asked, keep_less)
+            del less
         # In place, tensor by tensor: the float32 and the float64 model are never both whole.
         model = model.double()
         with float64_throughout():
             for i, (entry, asked) in enumerate(questions.items()):
 
                 def write(folder: Path, i: int = i, asked: Sequenced = asked) -> None:
-                    _write(model, config, asked, lambda a, n: saved(i, a, n), folder, passing("float64", i))
+                    files = [partial(saved, i, nudge=nudge) for nudge in range(passed)]
+                    _write(model, config, asked, files, folder, passing("float64", i))
 
                 build_directory(entry, write)
 
 
 def _write(
-    model: Any, config: Config, asked: Sequenced, saved: Callable[[str, int], Path], folder: Path,
+    model: Any, config: Config, asked: Sequenced, saved: Sequence[Callable[[str], Path]], folder: Path,
     report: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """The float64 pass, and its distance from what the others saved."""
+    """The float64 pass, and its distance from what the others saved: 1 + NUDGES in float32, then those in less."""
     noise: dict[str, np.ndarray] = {}
+    spreads: dict[str, np.ndarray] = {}
 
     def compare(anchor: str, exact: np.ndarray) -> None:
-        files = [saved(anchor, nudge) for nudge in range(1 + NUDGES)]
-        noise[anchor] = np.max([row_noise(anchor, np.load(file), exact) for file in files], axis=0)
+        files = [of(anchor) for of in saved]
+        noise[anchor] = np.max([row_noise(anchor, np.load(file), exact) for file in files[: 1 + NUDGES]], axis=0)
+        if less := files[1 + NUDGES :]:
+            count = counted(anchor, masked(anchor, exact))
+            off = (row_distances(anchor, np.load(file), exact) for file in (files[0], *less))
+            spreads[anchor] = np.stack([row_spreads(rows, count) for rows in off])
         for file in files:
             file.unlink()
         np.save(folder / f"{anchor}.npy", masked(anchor, exact).astype(np.float32))
 
     _Pass(model, config, report).over(asked, compare)
     np.save(folder / "noise.npy", np.stack([noise[name] for name in asked.anchors]).astype(np.float32))
+    if spreads:
+        np.save(folder / "spreads.npy", np.stack([spreads[name] for name in asked.anchors], axis=1).astype(np.float32))
     (folder / "about.json").write_text(json.dumps({"anchors": asked.anchors}))
+
+
+def counted(anchor: str, rows: np.ndarray) -> np.ndarray:
+    """How many values of each row [n, ...] say something of errors: of scores and probs those of visible keys. int64 [n]"""
+    flat = np.asarray(rows).reshape(len(rows), -1)
+    _, part = split(anchor)
+    if part not in MASKED:
+        return np.full(len(rows), flat.shape[1], np.int64)
+    return np.asarray(np.count_nonzero(flat != MASKED[part], axis=1))
 
 
 def row_noise(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """The largest distance in each row between two passes [n, ...], among visible keys: float64 [n]."""
+    return np.asarray(np.max(row_distances(anchor, single, exact), axis=1), np.float64)
+
+
+def row_distances(anchor: str, single: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The distances in each row between two passes [n, ...], 0 at hidden keys: [n, all values of a row]."""
     single, exact = masked(anchor, single), masked(anchor, exact)
     with np.errstate(invalid="ignore"):
         distance = np.abs(np.where(single == exact, 0, single - exact))
-    return np.asarray(np.max(distance.reshape(len(distance), -1), axis=1), np.float64)
+    return np.asarray(distance.reshape(len(distance), -1))
 
 
 def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
@@ -356,7 +417,7 @@ class _Pass:
                 )
                 raise InputError(what, anchor, "correct the config, or how it is read")
             value = value[0].transpose(0, 1) if part in heads_first else value
-            rows = np.array(value.numpy(), order="C").reshape(shape)
+            rows = np.array(as_numpy(value), order="C").reshape(shape)
             if not np.all(np.isfinite(rows)):
                 raise InputError(
                     f"{anchor} has values that are not finite", model.name_or_path, "use weights of a usual size"
@@ -452,6 +513,11 @@ def recorded_attention(
         if wanted is None or any(name in wanted for name in inside):
             scores = _scores(module, query, key, attention_mask, scaling, others.get("softcap"))
             _attends_by(module, scores, probs)
+            if (
+                scores.dtype.itemsize < 4
+            ):  # a hidden one is as low as float32's are, or -inf where two of float16 add up
+                hides = scores <= torch.finfo(scores.dtype).min / 2
+                scores = scores.float().masked_fill(hides, torch.finfo(torch.float32).min)
             for name, heads, hidden in zip(inside, (scores, probs), (torch.finfo(scores.dtype).min, 0.0), strict=True):
                 # Query head h reads kv head h // G, so that the head axis N is [K, G].
                 record(name, torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden))
@@ -492,6 +558,8 @@ def _attends_by(module: Any, scores: Any, probs: Any) -> None:
 
     sinks = getattr(module, "sinks", None)
     every = scores if sinks is None else torch.cat([scores, sinks.view(1, -1, 1, 1).expand_as(scores[..., :1])], -1)
-    if not torch.allclose(torch.softmax(every, dim=-1)[..., : scores.shape[-1]], probs, atol=1e-6):
+    again = torch.softmax(every.float() if every.dtype.itemsize < 4 else every, dim=-1)[..., : scores.shape[-1]]
+    roundings = 1e-6 if every.dtype.itemsize >= 4 else 4 * torch.finfo(every.dtype).eps
+    if not torch.allclose(again, probs.to(again.dtype), atol=roundings):
         where = f"layers.{module.layer_idx}.self_attn"
         raise InputError(f"{where}.probs are not the softmax of {where}.scores", type(module).__name__, UNSUPPORTED)

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from hloracle.core.child import Report, run_in_child
 from hloracle.core.environment import versions
 from hloracle.core.errors import InputError
 from hloracle.core.given import refuse_if_exhausted
+from hloracle.core.spread import LARGEST, row_spreads
+from hloracle.core.tolerances import LOGIT_FLOORS, NARROW_LARGEST
 from hloracle.reference.model.checkpoint import Checkpoint
+from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import loaded_otherwise
 
@@ -35,6 +38,16 @@ TIMEOUT_SECONDS = 3600
 # held to each other, with twice their noise: over 300 random models the worst of 6000 prompts was 20 floors away with
 # the plain pass alone, and 7 with two more.
 NUDGES = 2
+# Passes in bf16 or f16, where that is what the model is computed in; the plain one is among them.
+NARROW_PASSES = 5
+# The same of a model with experts. A choice among experts that is a near-tie falls either way, and then all that follows of its token
+# is off by far more than roundings explain: of so many passes one shows it, if it is likely enough to be met in a graph.
+NARROW_PASSES_OF_EXPERTS = 16
+NARROW_VERSION = "2"  # of what is kept of them
+NARROW = {"bf16": "bfloat16", "f16": "float16"}
+# Of the numbers of the embeddings, that many are the next one above or below in a further pass in bf16 or f16. The rounding
+# of one number is off by 0.29 of what lies between two neighbours, as root mean square: this is 0.35, one rounding's worth.
+NARROW_NUDGED = 1 / 8
 # The most tokens of a prompt that transformers is given at once: what its attention needs grows with them times the keys, and
 # 4,096 in float64 take 1.2 GB for each matrix of 9 heads' scores.
 PART = 1024
@@ -55,6 +68,8 @@ class Truth:
     nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
     caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
+    compute: what the model is computed in. spreads: where that is less than float32, how the distances from `exact` are spread
+      at each step: of the plain pass in float32, and of those in it, float32 [1 + passes, tokens, 4]; else empty.
     """
 
     tokens: list[int]
@@ -63,6 +78,8 @@ class Truth:
     reused: bool
     nudged: float = 0.0
     caches: float = 0.0
+    compute: str = "f32"
+    spreads: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 4), np.float32))
 
     @property
     def gaps(self) -> np.ndarray:
@@ -71,9 +88,33 @@ class Truth:
         return np.asarray(top[:, 1] - top[:, 0])
 
     @property
-    def floor(self) -> float:
+    def single(self) -> float:
         """The noise of float32 itself: the largest distance between any float32 pass's logits and the float64 ones."""
         return float(np.maximum(np.max(np.abs(self.logits - self.exact)), self.nudged))
+
+    @property
+    def narrow(self) -> np.ndarray:
+        """The largest distance from `exact` of any pass in what the model is computed in, float32 [tokens]; empty in float32."""
+        return np.asarray(np.max(self.spreads[1:, :, LARGEST], axis=0, initial=0.0))
+
+    @property
+    def floor(self) -> float:
+        """What errors are counted in: the noise of float32. Of what is computed in less, what makes the limit of as many floors
+        the multiple of that type's noise that is allowed.
+        """
+        if not len(self.narrow):
+            return self.single
+        return max(self.single, NARROW_LARGEST / LOGIT_FLOORS * float(np.max(self.narrow)))
+
+    @property
+    def leads(self) -> np.ndarray:
+        """What the lead of a step's best logit has to exceed for its token to be decided, float32 [tokens].
+
+        Either of two logits may be off by what right ones are; in bf16 and f16 by the noise of any step.
+        """
+        if len(self.narrow):
+            return np.full_like(self.narrow, 2 * max(float(np.max(self.narrow)), self.single))
+        return np.full(len(self.tokens), 2 * LOGIT_FLOORS * self.floor, np.float32)
 
 
 def truths(
@@ -86,14 +127,26 @@ def truths(
     if missing:
         for entry in missing:
             remove_damaged(Path(entry))
-        run_in_child(_compute, checkpoint.directory, missing, count, timeout=TIMEOUT_SECONDS, report=report)
+        arguments = (checkpoint.directory, missing, count, checkpoint.compute)
+        run_in_child(_compute, *arguments, timeout=TIMEOUT_SECONDS, report=report)
     return [kept[entry] or _computed(entry) for entry in entries]
 
 
 def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
     # From its turning point on, the truth is taken step by step.
     question = json.dumps([list(prompt), count, checkpoint.config.turning_point])
-    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION)
+    return versioned_entry("truth", checkpoint.digest, question, TRUTH_VERSION, *narrow_passes(checkpoint))
+
+
+def narrow_passes(checkpoint: Checkpoint) -> list[str]:
+    """How the noise of less than float32 is measured, for the name of an entry; nothing in float32."""
+    said = [NARROW_VERSION, str(passes_of(checkpoint.config)), str(NARROW_NUDGED)]
+    return said if checkpoint.compute in NARROW else []
+
+
+def passes_of(config: Config) -> int:
+    """How many passes in less than float32 measure its noise."""
+    return NARROW_PASSES_OF_EXPERTS if config.experts else NARROW_PASSES
 
 
 def versioned_entry(kind: str, *question: str) -> Path:
@@ -110,10 +163,11 @@ def _load(entry: Path) -> Truth | None:
         about = json.loads((entry / "truth.json").read_text())
         tokens, nudged, caches = about["tokens"], float(about["nudged"]), float(about["caches"])
         logits, exact = (np.load(entry / f"{name}.npy", mmap_mode="r") for name in ("logits", "exact"))
+        spreads = [str(about["compute"]), np.load(entry / "spreads.npy")] if "compute" in about else []
     except DAMAGED as error:
         refuse_if_exhausted(error, entry)
         return None
-    return Truth(tokens, logits, exact, reused=True, nudged=nudged, caches=caches)
+    return Truth(tokens, logits, exact, True, nudged, caches, *spreads)
 
 
 def damaged(entry: Path) -> InputError:
@@ -129,7 +183,7 @@ def _computed(entry: Path) -> Truth:
     return dataclasses.replace(found, reused=False)
 
 
-def _compute(report: Report, directory: Path, missing: dict[str, list[int]], count: int) -> None:
+def _compute(report: Report, directory: Path, missing: dict[str, list[int]], count: int, compute: str) -> None:
     import torch
 
     # One thread: sums are taken in the same order on every machine, and the other cores are free to compile.
@@ -144,12 +198,16 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
         for nudge in range(1, 1 + NUDGES):
             with nudged_embeddings(model, nudge):
                 others[entry].append(teacher_forced(model, prompt, tokens, turning))
+    asked = {entry: (missing[entry], tokens) for entry, (tokens, _) in found.items()}
+    narrow = _narrow(report, directory, compute, asked) if compute in NARROW else {}
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
         for number, (entry, (tokens, logits)) in enumerate(found.items(), 1):
             report(f"Hugging Face float64, prompt {number} of {len(found)}")
             exact, caches = teacher_forced(model, missing[entry], tokens, turning)
+            each = np.full(len(exact), exact.shape[1])
+            spreads = [row_spreads(np.abs(some - exact), each) for some in (logits, *narrow.get(entry, ()))]
             exact, scale = exact.astype(np.float32), np.max(np.abs(caches)) or 1.0
             near = others.pop(entry)
             about = {
@@ -158,12 +216,29 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
                 "nudged": float(np.max([np.max(np.abs(logits - exact)) for logits, _ in near])),
                 "caches": float(np.max([np.max(np.abs(kept - caches)) for _, kept in near]) / scale),
             }
-            build_directory(Path(entry), partial(_write, about, logits, exact))
+            arrays = {"logits": logits, "exact": exact}
+            if entry in narrow:
+                about["compute"], arrays["spreads"] = compute, np.stack(spreads)
+            build_directory(Path(entry), partial(_write, about, arrays))
 
 
-def _write(about: dict[str, Any], logits: np.ndarray, exact: np.ndarray, folder: Path) -> None:
-    np.save(folder / "logits.npy", logits)
-    np.save(folder / "exact.npy", exact)
+def _narrow(
+    report: Report, directory: Path, compute: str, asked: Mapping[str, tuple[Sequence[int], Sequence[int]]]
+) -> dict[str, list[np.ndarray]]:
+    """The logits of every pass in less than float32, over each prompt and what followed it."""
+    model, config = load_model(directory, NARROW[compute]), load_config(directory)
+    found: dict[str, list[np.ndarray]] = {entry: [] for entry in asked}
+    for number, (entry, fed) in enumerate(asked.items(), 1):
+        report(f"Hugging Face {NARROW[compute]}, prompt {number} of {len(asked)}")
+        for nudge in range(passes_of(config)):
+            with nudged_embeddings(model, nudge):
+                found[entry].append(teacher_forced(model, *fed, config.turning_point)[0])
+    return found
+
+
+def _write(about: dict[str, Any], arrays: Mapping[str, np.ndarray], folder: Path) -> None:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array.astype(np.float32))
     (folder / "truth.json").write_text(json.dumps(about))
 
 
@@ -261,7 +336,7 @@ def teacher_forced(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits [len(tokens), V] that each of `tokens` should come from, and the caches of the prompt as one vector.
 
-    Both are in the model's dtype. The vector holds every layer's keys and values, of a windowed layer the last ones.
+    Both are in the model's dtype, bfloat16 and float16 as float32. The vector holds every layer's keys and values, of a windowed layer the last ones.
 
     Args:
       turning: the length beyond which RoPE's angles depend on the sequence's length. A longer sequence goes token by
@@ -270,16 +345,16 @@ def teacher_forced(
     import torch
 
     def kept(cache: Any) -> Any:
-        return torch.cat([
+        return as_numpy(torch.cat([
             t[..., : len(prompt), :].ravel() for layer in cache.layers for t in (layer.keys, layer.values)
-        ]).numpy()  # fmt: skip
+        ]))  # fmt: skip
 
     if turning is not None and len(prompt) + len(tokens) > turning:
         caches: list[np.ndarray] = []
         rows: list[np.ndarray] = []
         for out in _steps(model, prompt, tokens, len(tokens), turning):
             caches = caches or [np.array(kept(out.past_key_values))]
-            rows.append(np.array(out.logits[0, -1].numpy()))
+            rows.append(np.array(as_numpy(out.logits[0, -1])))
         return np.stack(rows), caches[0]
     forget_angles(model)
     fed, cache = [*prompt, *tokens[:-1]], None
@@ -287,7 +362,12 @@ def teacher_forced(
     for start, end in parts(before, None):
         cache = _fed(model, fed[start:end], cache).past_key_values
     out = _fed(model, fed[before:], cache, kept=len(tokens))
-    return np.asarray(out.logits[0].numpy()), np.asarray(kept(out.past_key_values))
+    return as_numpy(out.logits[0]), kept(out.past_key_values)
+
+
+def as_numpy(tensor: Any) -> np.ndarray:
+    """A tensor's values; those of bfloat16, which NumPy has not, and of float16 as float32."""
+    return np.asarray((tensor.float() if tensor.dtype.itemsize < 4 else tensor).numpy())
 
 
 @contextmanager
@@ -326,12 +406,18 @@ def nudged_embeddings(model: Any, seed: int) -> Iterator[None]:
     """While this holds, every number of the embeddings is the next one above or below, at random; with seed 0 itself.
 
     What comes of it is as right as float32 can be: every implementation is off by one rounding somewhere early. But all
-    later roundings fall otherwise, so each seed is another draw of float32's noise.
+    later roundings fall otherwise, so each seed is another draw of float32's noise. Of a model in bfloat16 or float16 only
+    some numbers are nudged: see NARROW_NUDGED.
     """
     import torch
 
     def nudge(_module: Any, _inputs: Any, output: Any) -> Any:
-        up = torch.rand(output.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+        drawn = torch.rand(output.shape, generator=torch.Generator().manual_seed(seed))
+        if output.dtype.itemsize < 4:
+            # Less than one and a half of what lies between neighbours, and more than half of it: rounded, the next one.
+            step = 0.7 * torch.finfo(output.dtype).eps * (drawn < NARROW_NUDGED)
+            return (output.float() * (1 + torch.where(drawn < NARROW_NUDGED / 2, step, -step))).to(output.dtype)
+        up = drawn < 0.5
         return torch.nextafter(output, torch.where(up, torch.inf, -torch.inf).to(output.dtype))
 
     hook = model.get_input_embeddings().register_forward_hook(nudge) if seed else None

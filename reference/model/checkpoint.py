@@ -25,6 +25,7 @@ from hloracle.core.shown import shown
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.encodings import (
     ENCODINGS,
+    NARROW,
     Layout,
     argument_parts,
     exactly,
@@ -51,6 +52,8 @@ LARGEST_INDEX = 64 * 2**20  # bytes; that of DeepSeek V3, of 91,991 tensors, has
 # What the encoded weights of a quantized checkpoint are made of; transformers reads the float ones, which are the same.
 ENCODED = "encoded.safetensors"
 QUANTIZED = ("int8", "int4")
+# Beside the weights of a directory whose model is to be computed in less than float32: in what, alone.
+COMPUTE = "compute.json"
 # Beside the config.json of a directory that stands for another one: what differs there, as an Adapted.
 ADAPTED = "hloracle.json"
 # A weight that transformers recomputes, and old checkpoints still carry.
@@ -92,6 +95,7 @@ class Checkpoint:
 
     files: the name of each tensor that is needed -> the file that holds it. precision, encoded: what a quantized checkpoint
     is in, and how its weights are held beside their floats; empty for any other. adapted: how it differs from what was named.
+    compute: what the model is computed in, by graphs and by transformers: all of its weights are of that type then.
     """
 
     directory: Path
@@ -100,12 +104,14 @@ class Checkpoint:
     precision: str = ""
     encoded: Layout = field(default_factory=dict, repr=False)
     adapted: Adapted = field(default_factory=Adapted, repr=False)
+    compute: str = "f32"
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the model: config and the bytes of every weight file."""
+        """Identifies the model: config and the bytes of every weight file; and what it is computed in."""
         paths = {*self.files.values()} | ({self.directory / ENCODED} if self.encoded else set())
-        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)))
+        less = [self.compute] if self.compute != "f32" else []
+        return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)), *less)
 
     def layout(self, precision: str, panels: bool = True, fuse: bool = False, batch: int = 1) -> Layout:
         """How graphs of a precision hold this checkpoint's weights. Raises InputError for a quantized one that it lacks.
@@ -114,8 +120,10 @@ class Checkpoint:
           panels: where they fit; for quantized weights, in graphs of several rows only. fuse: see `fused`.
           batch: the rows of the graphs.
         """
-        if precision not in QUANTIZED:
-            held: Layout = default_layout(self.config, precision, panels)
+        if self.compute != "f32":  # in rows of that type, which are multiplied as they are
+            held: Layout = default_layout(self.config, self.compute, panels=False)
+        elif precision not in QUANTIZED:
+            held = default_layout(self.config, precision, panels)
         elif self.precision == precision:
             held = in_panels(self.config, self.encoded) if panels and batch > 1 else self.encoded
         else:
@@ -231,7 +239,18 @@ def open_checkpoint(directory: Path, config: Config | None = None) -> Checkpoint
         raise InputError(f"weights do not match config.json: {problems}", directory, fix)
     precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
     files = {name: found[name][0] for name in wanted}
-    return Checkpoint(directory, config, files, precision, encoded, Adapted.of(directory))
+    adapted, compute = Adapted.of(directory), _computed_in(directory / COMPUTE)
+    return Checkpoint(directory, config, files, precision, encoded, adapted, compute)
+
+
+def _computed_in(path: Path) -> str:
+    """What the file says that the model is computed in; float32 where there is none."""
+    if not path.exists():
+        return "f32"
+    found = read_json(path, LARGEST_CONFIG, RESTORE)
+    if found not in NARROW:
+        raise InputError(f"says {shown(str(found))}", path, f"write one of {', '.join(NARROW)}, or remove it")
+    return str(found)
 
 
 def encoded_types(config: Config, layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -26,7 +26,7 @@ BUCKETS = (32, 64, 128, 256)
 class GraphSpec(NamedTuple):
     """Which graph of a model. See `graph_abi`.
 
-    bucket: T of a prefill, or of an extend; 0 of a decode. batch: B.
+    bucket: T of a prefill, or of an extend; 0 of a decode. batch: B. compute: what it computes in.
     """
 
     phase: str
@@ -34,12 +34,14 @@ class GraphSpec(NamedTuple):
     capacity: int
     bucket: int = 0
     batch: int = 1
+    compute: str = "f32"
 
     @property
     def name(self) -> str:
-        """e.g. `prefill_64_token`, or `decode_token_batch_4`"""
+        """e.g. `prefill_64_token`, `decode_token_batch_4`, or `decode_token_bf16`"""
         parts = [self.phase, *([str(self.bucket)] if self.phase != "decode" else []), self.head]
-        return "_".join([*parts, *(["batch", str(self.batch)] if self.batch > 1 else [])])
+        parts += ["batch", str(self.batch)] if self.batch > 1 else []
+        return "_".join([*parts, *([self.compute] if self.compute != "f32" else [])])
 
 
 def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch: int = 1) -> None:
@@ -69,11 +71,12 @@ def refuse_beyond_positions(config: Config, capacity: int) -> None:
 
 
 def graph_abi(
-    config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1
-) -> Abi:
+    config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1,
+    compute: str = "f32",
+) -> Abi:  # fmt: skip
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the tokens T of a prefill or an extend, `batch` the rows B.
 
-    Weights are held, and fused, as `layout` says, plain float32 without one.
+    Weights are held, and fused, as `layout` says, plain float32 without one. The caches are of the dtype that it computes in.
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says; of several rows, [layers, B, K, S, D]. Those that a
     graph takes are donated: results alias arguments.
@@ -95,7 +98,7 @@ def graph_abi(
     else:
         inputs, heads = [i32("tokens", bucket), i32("length")], ()
         inputs += [i32(name) for name in extend_inputs(config, capacity, batch)] if phase == "extend" else []
-    caches = [Tensor(name, name, shape, "f32") for name, shape in config.cache_shapes(capacity, batch).items()]
+    caches = [Tensor(name, name, shape, compute) for name, shape in config.cache_shapes(capacity, batch).items()]
     if math.prod(caches[0].shape[:-1]) >= 2**31:  # a graph counts them in i32
         words = f"{batch} rows of {capacity:,} slots are more than the 2^31 slots of all layers that a graph counts"
         raise InputError(words, phase, "lower the capacity, or ask for fewer rows")
@@ -124,9 +127,9 @@ def effective_window(window: int | None, keys: int) -> int | None:
     return window if window is not None and window < keys else None
 
 
-def graph_name(config: Config, phase: str, head: str, bucket: int, batch: int = 1) -> str:
+def graph_name(config: Config, phase: str, head: str, bucket: int, batch: int = 1, compute: str = "f32") -> str:
     """e.g. `llama_prefill_64_token`"""
-    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch).name}"
+    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch, compute).name}"
 
 
 def bucket_for(length: int, buckets: Sequence[int] = BUCKETS) -> int:

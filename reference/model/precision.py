@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hloracle.core.errors import InputError
-from hloracle.reference.model.checkpoint import ENCODED, Checkpoint, encoded_types
+from hloracle.reference.model.checkpoint import COMPUTE, ENCODED, Checkpoint, encoded_types
 from hloracle.reference.model.encodings import ENCODINGS, NARROW, Layout
 from hloracle.reference.model.registry import config_json
 from hloracle.reference.model.tensor_file import NAMES, write_tensors
@@ -71,6 +71,32 @@ def write_in_precision(base: Checkpoint, directory: Path, precision: str, given:
     write_tensors(directory / "model.safetensors", types, rounded)
     if precision not in NARROW:
         write_encoded(directory, base, precision, layout, parts)
+
+
+def write_for_compute(base: Checkpoint, directory: Path, compute: str) -> None:
+    """Write `base` into an empty directory, with all weights rounded to what it is computed in; one tensor at a time.
+
+    transformers in that type has norms and biases in it, too, so the float64 truth has to be over the same.
+    """
+    for path in beside(base.directory):
+        shutil.copyfile(path, directory / path.name)
+    raw = config_json(directory)
+    for key in {"dtype", "torch_dtype"} & raw.keys():
+        raw[key] = {"bf16": "bfloat16", "f16": "float16"}[compute]
+    (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+    (directory / COMPUTE).write_text(json.dumps(compute) + "\n", encoding="utf-8")
+
+    def rounded(name: str) -> np.ndarray:
+        array = base.tensor(name)
+        (found,) = ENCODINGS[compute].encode(array)
+        if not np.all(np.isfinite(found)):
+            largest = np.max(np.abs(array))
+            what = f"weight {name} has numbers as large as {largest:g}, which {compute} cannot hold"
+            raise InputError(what, base.directory, "compute in another type")
+        return found
+
+    types = {name: (NAMES[compute], base.shape(name)) for name in base.files}
+    write_tensors(directory / "model.safetensors", types, rounded)
 
 
 def beside(directory: Path) -> list[Path]:

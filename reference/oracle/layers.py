@@ -1,8 +1,11 @@
 """The mechanisms that architectures are wired from, in JAX. None of them knows which model it is in.
 
 Legend: B rows of a batch, T query tokens (those of all rows in decode), S cache slots, N/K query/kv heads, G = N/K queries per kv head, D head_dim, R turned dims of it,
-E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Everything is float32. Written
+E hidden, F intermediate, V vocab; X experts, A chosen per token, M their intermediate. Written
 with `lax` where the `jnp` form would leave private functions in the graph.
+
+Between modules values are of the type that the model computes in, inside of one they are float32: what is taken is widened,
+and what is given rounded once. Of float32 nothing is left of that in the graph.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from hloracle.reference.model.config import Experts
@@ -22,13 +26,25 @@ HIGHEST = lax.Precision.HIGHEST
 INFINITY = float("inf")
 
 
+def wide(x: Array) -> Array:
+    """x in float32."""
+    return x.astype(jnp.float32)
+
+
+def scaled(x: Array, factor: float) -> Array:
+    """x times a factor; nothing is left in the graph where that is 1."""
+    return x if factor == 1 else (wide(x) * factor).astype(x.dtype)
+
+
 # ---- projections and norms
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x [T, in], weight [out, in], bias [out] -> [T, out]"""
-    y = jnp.einsum("ti,oi->to", x, weight, precision=HIGHEST)
-    return y if bias is None else y + bias[None, :]
+    # Of x as it is: XLA would leave out that a sum is rounded, where what it gives is widened at once.
+    weight = weight.astype(x.dtype)
+    y = jnp.einsum("ti,oi->to", x, weight, precision=HIGHEST, preferred_element_type=jnp.float32)
+    return (y if bias is None else y + bias[None, :]).astype(x.dtype)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -36,8 +52,9 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
     Source: `LlamaRMSNorm`.
     """
+    dtype, x = x.dtype, wide(x)
     mean_square = jnp.mean(x * x, axis=-1, keepdims=True)
-    return lax.broadcast_to_rank(weight, x.ndim) * (x * lax.rsqrt(mean_square + eps))
+    return (lax.broadcast_to_rank(weight, x.ndim) * (x * lax.rsqrt(mean_square + eps))).astype(dtype)
 
 
 def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
@@ -45,10 +62,11 @@ def layer_norm(x: Array, weight: Array, bias: Array | None, eps: float) -> Array
 
     Source: `CohereLayerNorm`.
     """
+    dtype, x = x.dtype, wide(x)
     centered = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
     y = lax.broadcast_to_rank(weight, x.ndim) * (centered * lax.rsqrt(variance + eps))
-    return y if bias is None else y + lax.broadcast_to_rank(bias, x.ndim)
+    return (y if bias is None else y + lax.broadcast_to_rank(bias, x.ndim)).astype(dtype)
 
 
 # ---- rotary position embedding
@@ -87,7 +105,7 @@ def rotary(x: Array, rope: RopeRows | None) -> Array:
     """
     assert rope is not None, "a layer without RoPE turns nothing"
     R = 2 * rope.cos.shape[1]
-    turned, kept = x[..., :R], x[..., R:]
+    turned, kept = wide(x[..., :R]), x[..., R:]
     cos, sin = rope.cos[:, None, :], rope.sin[:, None, :]
     if rope.interleaved:
         x1, x2 = turned[..., 0::2], turned[..., 1::2]  # [T, N, R/2] each
@@ -95,6 +113,7 @@ def rotary(x: Array, rope: RopeRows | None) -> Array:
     else:
         x1, x2 = jnp.split(turned, 2, axis=2)  # [T, N, R/2] each
         turned = jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=2)
+    turned = turned.astype(x.dtype)
     return turned if x.shape[2] == R else jnp.concatenate([turned, kept], axis=2)
 
 
@@ -105,7 +124,10 @@ def in_halves(x: Array, interleaved: bool) -> Array:
 
 def clip(x: Array, limit: float | None) -> Array:
     """x between -limit and limit; x itself without a limit."""
-    return x if limit is None else lax.clamp(-limit, x, limit)
+    if limit is None:
+        return x
+    low, high = (np.asarray(at, x.dtype) for at in (-limit, limit))
+    return lax.clamp(low, x, high)
 
 
 # ---- attention
@@ -178,7 +200,9 @@ def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
     with scope("scores"):
         q = q.reshape(T, K, G, D)
         products = "tkgd,tksd->tkgs" if own else "tkgd,ksd->ktgs"
-        scores = jnp.einsum(products, q, k, precision=HIGHEST) * scoring.scaling  # [K, T, G, S], or [T, K, G, S]
+        scores = (
+            jnp.einsum(products, wide(q), wide(k), precision=HIGHEST) * scoring.scaling
+        )  # [K, T, G, S], or [T, K, G, S]
         if scoring.cap is not None:
             scores = soft_cap(scores, scoring.cap)
         # Of a batch each row of the mask is of another row of the scores.
@@ -187,12 +211,12 @@ def attention(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         sinks = scoring.sinks
         if sinks is not None:
             sinks = sinks.reshape((1, K, G, 1) if own else (K, 1, G, 1))
-        probs = softmax(scores, sinks)  # like scores
+        probs = softmax(scores, sinks).astype(v.dtype)  # like scores
     with scope("context"):
         context = jnp.einsum(
-            "tkgs,tksd->tkgd" if own else "ktgs,ksd->tkgd", probs, v, precision=HIGHEST
+            "tkgs,tksd->tkgd" if own else "ktgs,ksd->tkgd", wide(probs), wide(v), precision=HIGHEST
         )  # [T, K, G, D]
-        return context.reshape(T, N * D)
+        return context.astype(q.dtype).reshape(T, N * D)
 
 
 def masked(scores: Array, visible: Array) -> Array:
@@ -214,7 +238,8 @@ def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, exp
     """
     assert scoring.cap is None, "latent attention has no cap"
     assert scoring.sinks is None, "latent attention has no sinks"
-    (T, _, P), own = q.shape, latents.ndim == 4
+    (T, _, P), own, dtype = q.shape, latents.ndim == 4, q.dtype
+    q, q_rope, latents, k_rope = map(wide, (q, q_rope, latents, k_rope))
     to_key, to_value = expand[:, :P], expand[:, P:]
     with scope("scores"):
         q = jnp.einsum("tnp,npr->tnr", q, to_key, precision=HIGHEST)  # [T, N, R]
@@ -230,7 +255,7 @@ def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, exp
             "tkns,tksr->tnr" if own else "ktns,ksr->tnr", probs, latents, precision=HIGHEST
         )  # [T, N, R]
         context = jnp.einsum("tnr,nur->tnu", context, to_value, precision=HIGHEST)  # [T, N, U]
-        return context.reshape(T, -1)
+        return context.astype(dtype).reshape(T, -1)
 
 
 # ---- activations
@@ -238,12 +263,13 @@ def latent_attention(q: Array, q_rope: Array, latents: Array, k_rope: Array, exp
 
 def silu(x: Array) -> Array:
     """x times its logistic. Source: `torch.nn.SiLU`."""
-    return x * lax.logistic(x)
+    return (wide(x) * lax.logistic(wide(x))).astype(x.dtype)
 
 
 def gelu(x: Array) -> Array:
     """The tanh form. Source: `gelu_pytorch_tanh`."""
-    return 0.5 * x * (1 + jnp.tanh((2 / jnp.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))
+    dtype, x = x.dtype, wide(x)
+    return (0.5 * x * (1 + jnp.tanh((2 / jnp.pi) ** 0.5 * (x + 0.044715 * (x * x * x))))).astype(dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": silu, "gelu_pytorch_tanh": gelu}
@@ -332,6 +358,7 @@ def experts(
       gated: an expert's activation, [..., 2*M] -> [..., M].
       transposed: the weights are [X, in, out].
     """
+    dtype, x = x.dtype, wide(x)
     if len(x) == 1 and config.num_experts_per_tok < config.num_experts:
         chosen = top_k(routing[0], config.num_experts_per_tok)
         w = w.each(lambda weights: rows(weights, chosen))
@@ -341,7 +368,9 @@ def experts(
         h = h + w.gate_up_bias[None]
     h = gated(h) * routing[:, :, None]  # [T, X, M]
     y = jnp.einsum("txm,xme->te" if transposed else "txm,xem->te", h, w.down, precision=HIGHEST)
-    return y if w.down_bias is None else y + jnp.einsum("tx,xe->te", routing, w.down_bias, precision=HIGHEST)
+    if w.down_bias is not None:
+        y = y + jnp.einsum("tx,xe->te", routing, w.down_bias, precision=HIGHEST)
+    return y.astype(dtype)
 
 
 def halves(x: Array) -> tuple[Array, Array]:

@@ -16,6 +16,7 @@ from hloracle.reference.oracle.layers import (
     linear,
     route,
     scope,
+    wide,
 )
 from hloracle.reference.oracle.model import Weights
 
@@ -47,7 +48,7 @@ def moe(x: Array, w: Weights, config: Config) -> Array:
     """x [T, E] -> [T, E], through the experts that each token chooses. Source: `MixtralSparseMoeBlock`."""
     assert config.experts
     with scope("gate"):
-        logits = linear(x, w["gate.weight"])  # [T, X]
+        logits = linear(wide(x), w["gate.weight"])  # [T, X]
     with scope("routing"):
         routing = route(logits, config.experts, w.get("gate.e_score_correction_bias"))  # [T, X]
     with scope("experts"):

@@ -25,11 +25,13 @@ from hloracle.reference.oracle.layers import (
     linear,
     rope_rows,
     rows,
+    scaled,
     scope,
     soft_cap,
     visible_causal,
     visible_to_position,
     visible_to_positions,
+    wide,
 )
 
 
@@ -173,11 +175,12 @@ class LayerInputs:
 
 
 def prefill(
-    config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array
-) -> tuple[Array, Array, Array]:
-    """tokens int32 [T], length int32 -> (head of row length-1, k_cache, v_cache [L, K, S, D])."""
+    config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array,
+    compute: Any = jnp.float32,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """tokens int32 [T], length int32 -> (head of row length-1, k_cache, v_cache [L, K, S, D] of the type it computes in)."""
     (T,) = tokens.shape
-    k, v = (jnp.zeros(shape, jnp.float32) for shape in config.cache_shapes(capacity).values())
+    k, v = (jnp.zeros(shape, compute) for shape in config.cache_shapes(capacity).values())
     ropes = {rope: rope_rows(prefill_tables(rope, T), rope.interleaved, None, length) for rope in config.ropes}
     masks = _masks(config, T, partial(visible_causal, T))
     return _step(config, head, weights, tokens, ropes, masks, PrefillCache(k, v), length)
@@ -234,22 +237,21 @@ def _step(
     config: Config, head: str, weights: Sequence[Array], tokens: Array, ropes: dict[Rope, RopeRows],
     masks: dict[int | None, Array], cache: Cache, length: Array | None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """What all phases do with their tokens int32 [T], or one scalar. length: of a prompt, whose last token has the head."""
+    """What all phases do with their tokens int32 [T], or one scalar. length: of a prompt, whose last token has the head.
+
+    It computes in the type of its caches.
+    """
     w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
         table, zero = w["model.embed_tokens.weight"], jnp.zeros((), jnp.int32)
         one = (1, config.hidden_size)
         x = rows(table, tokens) if tokens.ndim else lax.dynamic_slice(table, (tokens, zero), one)  # [T, E], or [1, E]
-        x = _scaled(x, config.embedding_multiplier)
+        x = scaled(x, config.embedding_multiplier).astype(cache.k.dtype)
     x = _blocks(config, x, w, ropes, masks, cache)
     if length is not None:
         x = lax.dynamic_slice(x, (length - 1, zero), (1, config.hidden_size))  # [1, E]
     shape = () if length is not None else tokens.shape
     return _head(config, head, x, w, shape), *cache.results()
-
-
-def _scaled(x: Array, factor: float) -> Array:
-    return x if factor == 1 else x * factor
 
 
 def _architecture(config: Config) -> Any:
@@ -274,7 +276,7 @@ def _head(config: Config, head: str, x: Array, w: Weights, rows: tuple[int, ...]
         x = _architecture(config).norm(x, w.inside("model.norm"), config)
     with scope("lm_head"):
         weight = w["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"]
-        logits = _scaled(linear(x, weight).reshape(*rows, config.vocab_size), config.logits_multiplier)  # [V]
+        logits = scaled(linear(wide(x), weight).reshape(*rows, config.vocab_size), config.logits_multiplier)  # [V]
         if config.final_logit_softcapping is not None:
             logits = soft_cap(logits, config.final_logit_softcapping)
     if head == "logits":

@@ -84,7 +84,12 @@ def caveats(base: Record, head: Record) -> Iterator[str]:
             "The two runs are of different checkpoints. Their tokens, errors, floors and speed are not those of one model: "
             "of tokens only their agreement with the truth is compared."
         )
-    words = {"device": "device", "precision": "precision", "capacity": "number of cache slots"}
+    words = {
+        "device": "device",
+        "precision": "precision",
+        "compute": "type that is computed in",
+        "capacity": "number of cache slots",
+    }
     differing = [words[pair.name] for pair in settings_of(base, head) if pair.name in words and not pair.same]
     if differing:
         yield f"The two runs differ in {' and '.join(differing)}, so they are not of the same graphs."

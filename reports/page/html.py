@@ -26,7 +26,7 @@ from hloracle.reports.facts import (
     token_totals,
     took,
 )
-from hloracle.reports.page import charts, compiled, graphs, heat
+from hloracle.reports.page import charts, compiled, graphs, heat, spreads
 from hloracle.reports.page.base import draw
 
 EVIDENCE = 6  # observations that are shown before the rest is folded
@@ -59,6 +59,7 @@ def render(record: Record) -> str:
         "maps": heat.heat_maps(record),
         "floors": heat.floors(record),
         "logits": charts.logits(record),
+        "spreads": spreads.spreads(record),
         "phases": phases,
         "wrong_shown": any(phase["wrong"] for phase in phases),
         "block": graphs.block(record),
@@ -81,7 +82,8 @@ def _sentence(record: Record) -> str:
     what = row["architecture"] if row else record["model"]["architecture"]
     if record["passed"] and (count := len({row["architecture"] for row in record["families"]})) > 1:
         what = f"{count} architectures"
-    of = f"{what} on {settings['device']} in {settings['precision']}"
+    computed = f", computed in {settings['compute']}" if settings["compute"] != "f32" else ""
+    of = f"{what} on {settings['device']} in {settings['precision']}{computed}"
     anchor = row["anchor"] if row else verdict["anchor"]
     at = f", {words.at} {anchor}" if anchor else ""
     return f"{of}{at}: {words.meaning[0].lower()}{words.meaning[1:]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket", "batch"), ((int,), "an int")),
     "threads": ((int, type(None)), f"an int from 1 to {THREADS}"),
     "jobs": ((int, type(None)), f"an int from 1 to {JOBS}"),
-    **dict.fromkeys(("device", "cuda_target", "precision", "as_"), ((str,), "a string")),
+    **dict.fromkeys(("device", "cuda_target", "precision", "as_", "compute"), ((str,), "a string")),
     **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
     "timeout": ((int, float), "a number of seconds"),
     "fused": ((bool, type(None)), "True or False"),
@@ -83,7 +84,7 @@ class CheckOptions(_Judged, total=False):
 class SuiteOptions(_Judged, total=False):
     """What `suite` takes besides: what `Options` says.
 
-    device, cuda_target, timeout, reuse and batch hold for every run. The others are of the real model: a tiny one is given 48 tokens
+    device, cuda_target, timeout, reuse, batch and compute hold for every run. The others are of the real model: a tiny one is given 48 tokens
     after each prompt, 111 cache slots, float32 weights and one thread.
     out: the folder of the reproducers, a family's in families/NAME.
     """
@@ -93,6 +94,7 @@ class SuiteOptions(_Judged, total=False):
     fused: bool | None
     rounds: int
     batch: int
+    compute: str
 
 
 class Options(CheckOptions, SuiteOptions, total=False):
@@ -103,6 +105,7 @@ class Options(CheckOptions, SuiteOptions, total=False):
     precision: what the graphs hold weights in: `f32`, `bf16`, `f16`, `int8` or `int4`. layout, fused: how the bundled emitter
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
     batch: rows of the graphs that a source is asked for; 1. Of several, each has a sequence of its own, at its own position.
+    compute: what the model is computed in: `f32`, `bf16` or `f16`. Of less than f32 errors are held to Hugging Face's in that type.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
     threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
     timeout: seconds that a source on a backend may take; 1800.
@@ -254,7 +257,8 @@ def check(
         [_file(one, "abi", "give that of the ABI file") for one in named],
     )
     context = _context(backends, options)
-    return Record(run_all(_settings(model, options, context, project), context, [files]))
+    settings = dataclasses.replace(_settings(model, options, context, project), compute=files.compute)
+    return Record(run_all(settings, context, [files]))
 
 
 def suite(
@@ -277,7 +281,7 @@ def suite(
 
     _known(options, SuiteOptions, "suite")
     if model is None:
-        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch"}
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute"}
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
     _typed({"jobs": jobs})
     chosen_families = selected(_several(families))
@@ -285,8 +289,9 @@ def suite(
     real = _settings(model, options, context) if model is not None else None
     page = keep or (lambda name, record: "")
     told = Told(lambda name, record: page(name, Record(record)), counted)
-    jobs, batch = jobs or threads_available(), cast(Options, options).get("batch", 1)
-    return Record(run_suite(chosen_families, real, jobs, _out(options), told, context, batch))
+    given = cast(Options, options)
+    kind = given.get("batch", 1), given.get("compute", "f32")
+    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context, kind))
 
 
 def emit(
@@ -388,7 +393,7 @@ def _emitted(
     """A model, and its graphs of these, which are looked at before the model is."""
     for spec in specs:
         _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch})
-        check_contract(*spec)
+        check_contract(*spec[:5])
     opened = open_model(model, precision)
     return opened, production_graphs(opened, precision, untuned(batch=specs[0].batch, precision=precision), specs)
 
@@ -476,12 +481,13 @@ def _settings(model: ModelLike, options: _Shared, context: Context, project: Pro
     choice: Choice | None = None
     if layout or fused is not None:
         choice = untuned(
-            layout or "", bool(fused), context.device, given.get("batch", 1), given.get("precision", "f32")
-        )
+            layout or "", bool(fused), context.device, given.get("batch", 1), given.get("precision", "f32"),
+            given.get("compute", "f32"),
+        )  # fmt: skip
     return Settings(
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
-        project=project, batch=given.get("batch", 1),
+        project=project, batch=given.get("batch", 1), compute=given.get("compute", "f32"),
     )  # fmt: skip
 
 

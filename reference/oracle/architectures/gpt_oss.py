@@ -20,6 +20,7 @@ from hloracle.reference.oracle.layers import (
     rotary,
     route,
     scope,
+    wide,
 )
 from hloracle.reference.oracle.layers import attention as grouped_attention
 from hloracle.reference.oracle.model import LayerInputs, Weights
@@ -57,7 +58,7 @@ def moe(x: Array, w: Weights, config: Config) -> Array:
     assert config.experts
     limit, alpha = config.experts.swiglu_limit, config.experts.swiglu_alpha
     with scope("router"):
-        logits = linear(x, *w.linear("router"))  # [T, X]
+        logits = linear(wide(x), *w.linear("router"))  # [T, X]
     with scope("routing"):
         routing = route(logits, config.experts)  # [T, X]
     with scope("experts"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from jax import Array
 
 from hloracle.reference.model.config import Config
-from hloracle.reference.oracle.layers import Scoring, linear, rms_norm, rotary, scope
+from hloracle.reference.oracle.layers import Scoring, linear, rms_norm, rotary, scaled, scope
 from hloracle.reference.oracle.layers import attention as grouped_attention
 from hloracle.reference.oracle.mlp import gated_mlp
 from hloracle.reference.oracle.model import LayerInputs, Weights
@@ -47,9 +47,9 @@ def block(x: Array, w: Weights, layer: LayerInputs, config: Config) -> Array:
         h = norm(x, w.inside("input_layernorm"), config)
     with scope("self_attn"):
         h = attention(h, w.inside("self_attn"), layer, config)
-    x = x + h * config.residual_multiplier
+    x = x + scaled(h, config.residual_multiplier)
     with scope("post_attention_layernorm"):
         h = norm(x, w.inside("post_attention_layernorm"), config)
     with scope("mlp"):
         h = gated_mlp(h, w.inside("mlp"), config)
-    return x + h * config.residual_multiplier
+    return x + scaled(h, config.residual_multiplier)
