@@ -616,6 +616,8 @@ class LayerBuilder(MatrixBuilder):
         """
         *rows, V = logits.shape
         last = len(rows)
+        if self.on_device and rows:  # what adds a row's logits up is fused with their maximum, and LLVM gives it up
+            logits = self.optimization_barrier(logits)
         maximum = self.reduce(logits, self.f32(-INFINITY), (last,), "maximum")
         if self.on_device:
             return self._last_of_those_left(logits, self.optimization_barrier(maximum))
