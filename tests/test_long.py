@@ -113,7 +113,7 @@ def test_probes_of_a_graph_without_scores(family: str) -> None:
     assert (failures, left) == ([], [])
     assert count > 20
     _, failures, _, _ = probe(mine, Anatomy(oracle, config), bench, lambda line: None, locate=False)
-    assert [f.anchor for f in failures] == ["layers.0.self_attn.context"]
+    assert {f.anchor.partition(".self_attn.")[2] for f in failures} == {"context"}
 
 
 @pytest.mark.parametrize("id", [m.id for m in MUTANTS.values() if m.capacity])

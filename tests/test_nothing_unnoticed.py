@@ -170,7 +170,8 @@ def test_every_field_was_tried() -> None:
         (Slots, ".streams{}.slots"), (Slots, ".streams{}.prefilled_slots"), (Rows, ".rows"),
     ):  # fmt: skip
         for field in dataclasses.fields(type):
-            if field.name != "configuration":
+            # Spreads are of what computes in less than float32: see test_narrow_checks.py.
+            if field.name not in ("configuration", "spreads"):
                 place = f"{prefix}.{field.name}"
                 assert any(where.startswith(place) for where in tried), place
 
