@@ -11,7 +11,7 @@ from hloracle.reports.facts import in_order, layer_of, limits_of, share, source_
 from hloracle.reports.page import heat
 from hloracle.reports.page.align import Pair, align, merged
 
-PHASES = ("decode", "prefill")
+PHASES = ("decode", "prefill", "extend")
 
 
 def side_by_side(record: Record) -> list[dict[str, Any]]:
@@ -178,7 +178,8 @@ def _worst_of_layers(record: Record) -> dict[str, float]:
 
 def censuses(record: Record) -> list[dict[str, Any]]:
     """The operations of each phase's graphs, by kind."""
-    return [_census(record, phase) for phase in PHASES]
+    there = {graph["phase"] for graph in record["graphs"]}
+    return [_census(record, phase) for phase in PHASES if phase in there]
 
 
 def _census(record: Record, phase: str) -> dict[str, Any]:
