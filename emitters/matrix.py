@@ -178,23 +178,22 @@ class MatrixBuilder(Builder):
 
     def _halves_of(self, weight: Matrix) -> tuple[Value, Value]:
         """The first and the last half of each group of the weight itself: [..., G, g/2] each, or [P, G, g/2, 16]."""
-        int8 = of_precision(weight.encoding) == "int8"
+        int8, panels = of_precision(weight.encoding) == "int8", weight.encoding in QUANTIZED_PANELS
         scale = weight.parts[2] if int8 else weight.parts[1]
         if int8:
             low, high = (self.as_f32(part) for part in weight.parts[:2])
         else:
             low, high = self._nibbles(weight.parts[0])
-        scale = self._per_group(scale, low)
+        scale = self._per_group(scale, low, panels)
         low, high = self.multiply(low, scale), self.multiply(high, scale)
         if not int8:
-            minimum = self._per_group(weight.parts[2], low)
+            minimum = self._per_group(weight.parts[2], low, panels)
             low, high = self.add(low, minimum), self.add(high, minimum)
         return low, high
 
-    def _per_group(self, x: Value, like: Value) -> Value:
+    def _per_group(self, x: Value, like: Value, panels: bool = False) -> Value:
         """x [..., G] broadcast to [..., G, g]; in panels, x [P, G, 16] to [P, G, g, 16]."""
-        in_panels = x.rank == 3 and like.rank == 4 and like.shape[3] == x.shape[2]
-        return self.broadcast_in_dim(x, like.shape, (0, 1, 3) if in_panels else range(x.rank))
+        return self.broadcast_in_dim(x, like.shape, (0, 1, 3) if panels else range(x.rank))
 
     def _x_halves(self, x: Value, like: Value) -> tuple[Value, Value]:
         """The halves of each group of one token's x [1, K], broadcast to [N, G, g/2] each."""

@@ -263,6 +263,19 @@ def test_dense(name: str, shape: tuple[int, ...]) -> None:
     decoded(name, evaluate(graph, *parts, x), weight)
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_as_many_groups_as_a_half_has_columns(name: str) -> None:
+    """16 of each, in the rows of experts: a scale of each group, and not of each column of a half."""
+    shape = (2, 3, 512)
+    x = np.zeros(shape, np.float32)
+    weight = random(*shape) * np.arange(1, 17, dtype=np.float32).repeat(32)  # each group of another size
+    parts = ENCODINGS[name].encode(weight)
+    assert parts[-1].shape == (2, 3, 16)
+    graph = graph_of(lambda b, w, x: b.add(b.dense(w), x), name, shape, x)
+    (found,) = run(graph, *parts, x)
+    np.testing.assert_allclose(found, ENCODINGS[name].decode(parts), atol=ATOL * 16)
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_dense_on_the_interpreter(name: str) -> None:
     """Bit for bit what `decode` gives."""
