@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from hloracle.emitters.builder import Value
@@ -55,9 +56,12 @@ def not_rescaled(right: Right[Value], b: LayerBuilder, maximum: Value, largest: 
     return b.f32(1.0, maximum.shape)
 
 
-@blocks("blocks-rescaled-in-twos", "blocks-sum", "it is rescaled by a power of two", replaces=f"{BUILDER}shrinks")
+@blocks(
+    "blocks-rescaled-in-twos",
+    "blocks-sum",
+    "it is rescaled by a power of 2 in place of e",
+    replaces=f"{BUILDER}shrinks",
+)
 def rescaled_in_twos(right: Right[Value], b: LayerBuilder, maximum: Value, largest: Value) -> Value:
-    log2_e = 1.4426950408889634
-    return right(
-        b, b.multiply(maximum, b.f32(1 / log2_e, maximum.shape)), b.multiply(largest, b.f32(1 / log2_e, largest.shape))
-    )
+    ln_2 = b.f32(math.log(2), maximum.shape)
+    return right(b, b.multiply(maximum, ln_2), b.multiply(largest, ln_2))
