@@ -72,6 +72,13 @@ def test_each_figure_has_a_margin(figure: int) -> None:
     assert status(spread(*factors))["decode-logits"] == "failed"
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_spreads_that_were_not_measured_do_not_pass(left: int) -> None:
+    found = spread(*NARROW_MARGINS)
+    one = found.prompts[LONG.id].spreads[:left]
+    assert status(on_prompt(LONG.id, spreads=one)(found)) == {"prefill-logits": "error", "decode-logits": "error"}
+
+
 def test_errors_that_are_no_numbers_are_beyond_all_margins() -> None:
     assert status(spread(float("nan"), 1, 1, 1))["decode-logits"] == "failed"
 

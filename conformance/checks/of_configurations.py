@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloracle.conformance.checks.check import Check, Question, of_configuration
-from hloracle.conformance.runs.configurations import Outcome
+from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Stream
 from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
 from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE
@@ -133,8 +133,8 @@ def _logits(question: Question, outcome: Outcome, truths: dict[str, Truth], part
     asked = {name for name, truth in truths.items() if truth.tokens[part]}
     if not asked and truths:
         return question.skipped("no prompt has such a step")
-    # One error for each of the truth's steps: nothing is taken for right because it was not measured.
-    absent = [n for n in asked if n not in outcome.prompts or len(outcome.prompts[n].errors) != len(truths[n].tokens)]
+    # One error, and one spread in bf16 and f16, for each of the truth's steps: nothing is right because it was not measured.
+    absent = [n for n in asked if n not in outcome.prompts or not _measured(outcome.prompts[n], truths[n])]
     if absent or not asked:
         return question.error(f"{min(absent, default='no prompt')} was not compared")
     ratios = {name: _in_floors(float(np.max(outcome.prompts[name].errors[part])), truths[name]) for name in asked}
@@ -146,6 +146,12 @@ def _logits(question: Question, outcome: Outcome, truths: dict[str, Truth], part
         figure, limit = f"{figure}; {in_words(spread.ratios)}", f"{limit}; {allowed()}"
     return question.judged(holds, figure, limit,
                   f"worst error {np.max(outcome.prompts[worst].errors[part]):.3g}, floor {truths[worst].floor:.3g}")  # fmt: skip
+
+
+def _measured(answer: PromptOutcome, truth: Truth) -> bool:
+    """Whether the logits of each of the truth's steps were."""
+    steps = len(truth.tokens)
+    return len(answer.errors) == steps and len(answer.spreads) == (0 if truth.compute == "f32" else steps)
 
 
 def logits_spread(outcome: Outcome, truths: dict[str, Truth], part: slice) -> Spread | None:
