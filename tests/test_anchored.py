@@ -429,6 +429,17 @@ def test_the_check_says_the_worst_and_the_first() -> None:
     assert checked(AnchorOutcome(EMITTED, "p", "ran", [])).status == "error"
 
 
+def test_what_a_graph_could_have_and_has_not_fails() -> None:
+    """Of what attends in blocks scores and probabilities are only said to be missing; any other anchor is lost."""
+    missing = ["layers.0.self_attn.scores in extend"]
+    found = AnchorOutcome(EMITTED, "p", "ran", [rows([1.0], phase="extend")], missing=missing)
+    check = checked(found)
+    assert check.status == "passed"
+    assert check.limit.endswith("1 anchors are not there, such as layers.0.self_attn.scores in extend")
+    check = checked(dataclasses.replace(found, missing=[*missing, "norm in extend"], lost=["norm in extend"]))
+    assert (check.status, check.detail) == ("failed", "its graphs have no anchor norm in extend")
+
+
 def test_floors_for_the_record() -> None:
     here = model("plain")
     order = list(anchors(here.config))
