@@ -304,13 +304,13 @@ def dot_group_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:
     halves = b._halves_of(weight)  # [P, G, g/2, 16] each
     _, G, half, _ = halves[0].shape
     T, N = x.shape[0], weight.shape[0]
-    # What packs x for the product would else compute it, in each half again, with more stack than IREE 3.13 allows.
-    grouped = b.optimization_barrier(b.reshape(x, (T, G, 2 * half)))
+    grouped = b.reshape(x, (T, G, 2 * half))
     y = [
         b.dot_general(b.slice(grouped, (0, 0, at), (T, G, at + half)), w, contracting_dimensions=((1, 2), (1, 2)))
         for at, w in zip((0, half), halves, strict=True)
     ]  # [T, P, 16] each
-    return b.reshape(b.add(*y), (T, N))
+    # Of a sum that is returned and multiplied further IREE 3.13 makes one dispatch with the last product, whose stack is too small.
+    return b.reshape(b.optimization_barrier(b.add(*y)), (T, N))
 
 
 def sum_group_panels(b: MatrixBuilder, x: Value, weight: Matrix) -> Value:

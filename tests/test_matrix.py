@@ -382,3 +382,28 @@ def test_a_prompt_of_a_wide_model_compiles(precision: str, tmp_path: Path) -> No
         source.write_text(graph.text.replace(barrier, "").replace(barrier.split()[0], barrier.split()[3]))
         with pytest.raises(ToolchainError, match="stack allocation limit"):
             iree_compile(source, flags_of(graph))
+
+
+@pytest.mark.parametrize("name", QUANTIZED_PANELS)
+def test_products_that_are_returned_and_multiplied_compile(name: str, tmp_path: Path) -> None:
+    """As where a graph returns its anchors. IREE would make one dispatch of a product, what follows it and what is returned."""
+    rows, columns = 1536, 576
+    arguments = [Tensor("token", "x", (64, columns), "f32")]
+    b = LayerBuilder()
+    x = b.argument(TensorType((64, columns), "f32"), "x")
+    weights = []
+    for which in ("gate", "up"):
+        tensors = ENCODINGS[name].tensors(which, (rows, columns))
+        arguments += tensors
+        weights.append(
+            Matrix((rows, columns), name, tuple(b.argument(TensorType(t.shape, t.dtype), t.name) for t in tensors))
+        )
+    gate, up = (b.linear(x, weight) for weight in weights)
+    results = [gate, up, b.multiply(b.silu(gate), up)]
+    abi = Abi(
+        "gate-zero", tuple(arguments), tuple(Tensor("tap", f"{i}", r.shape, "f32") for i, r in enumerate(results))
+    )
+    graph = dataclasses.replace(b.graph("mlp", abi, results), flags=FLAG_SETS["packed"])
+    source = tmp_path / "mlp.mlir"
+    source.write_text(graph.text)
+    assert iree_compile(source, flags_of(graph))

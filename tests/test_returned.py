@@ -439,6 +439,23 @@ def test_one_bit_of_a_slot_that_a_step_must_leave(place: int, layer: int, head: 
     assert found.slots.stayed == f"slot {slot} of {name} changed at position {position}"
 
 
+@pytest.mark.parametrize(
+    ("slot", "position", "first", "last"), [(0, CAPACITY - 1, 9, 11), (CAPACITY - 1, 0, 0, 2), (2, 5, 3, 5)]
+)
+def test_large_caches_are_looked_at_every_few_steps(
+    monkeypatch: pytest.MonkeyPatch, slot: int, position: int, first: int, last: int
+) -> None:
+    def flip(result: np.ndarray) -> np.ndarray:
+        result.view(np.uint32)[1, 0, slot, 0] ^= 1
+        return result
+
+    monkeypatch.setattr(returned, "LOOKED_AT", 1 + sum(c.nbytes for c in returned.unfilled(session(nothing))) // 3)
+    found = streamed(Calls("decode", 2, flip, {position}))
+    assert beyond(found) == {"slots stayed"}
+    assert found.slots
+    assert found.slots.stayed == f"slot {slot} of v_cache.1 changed at one of the positions {first} to {last}"
+
+
 @pytest.mark.parametrize(("place", "layer", "head"), PLACES)
 @pytest.mark.parametrize(("length", "slot"), [(1, 0), (BUCKET, 0), (BUCKET, BUCKET - 1)])
 def test_one_number_that_prefill_writes(place: int, layer: int, head: int, length: int, slot: int) -> None:

@@ -30,6 +30,8 @@ SMALL_MODEL = 5_000_000
 LENGTHS = 4
 # Positions of a stream: of a longer cache the first ones are tried, and what is not compared is named.
 LONGEST = 1024
+# Bytes of both caches that are looked at for each step of a stream: larger ones are looked at after every few steps.
+LOOKED_AT = 2**20
 HEAD = "lm_head"
 
 
@@ -37,7 +39,8 @@ HEAD = "lm_head"
 class Stream:
     """A sequence for decode from position 0 on, which prefill is given the beginnings of.
 
-    lengths: of those beginnings. every_step: after each step every slot but its own is held to what it was before.
+    lengths: of those beginnings. every_step: after each step, or every few where the caches are large, every slot but those
+      that the steps fill is held to what it was before.
     bucket: of the prefill graph that is given them; 0 without any. decodes: False if it is for prefill alone.
     """
 
@@ -273,18 +276,21 @@ def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config
     before = unfilled(session)
     session.reset(before)
     errors: list[float] = []
-    stayed, kept = "", None
+    stayed, kept, start = "", None, 0
+    few = -(-sum(cache.nbytes for cache in before) // LOOKED_AT)
     for position, token in enumerate(stream.tokens):
         head = session.decode_step(token)
         errors.append(_head_error(truth, config, position, head))
         if position == compared - 1:
             kept = head
-        if stream.every_step:
+        if stream.every_step and ((position + 1) % few == 0 or position == len(stream.tokens) - 1):
             after = session.caches(whole=True)
-            others = np.flatnonzero(np.arange(session.capacity) != position)
+            others = np.delete(np.arange(session.capacity), slice(start, position + 1))
             if not stayed and (what := changed(before, after, others)):
                 stayed = f"{what} changed at position {position}"
-            before = after
+                if position > start:
+                    stayed = f"{what} changed at one of the positions {start} to {position}"
+            before, start = after, position + 1
     after = before if stream.every_step else session.caches(whole=True)
     return _Decoded(errors, kept, slots_of(after, truth, config, len(stream.tokens), stayed=stayed), after)
 
