@@ -12,6 +12,7 @@ from hloracle.conformance.evidence import Run
 from hloracle.conformance.graphs.sources import Emitter, production
 from hloracle.conformance.looking import probe
 from hloracle.conformance.matrix import ORACLE, Configuration
+from hloracle.conformance.questions.doubt import in_doubt, measured_again
 from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.compiling import on_device
 from hloracle.conformance.runs.configurations import Outcome, run_configuration
@@ -81,7 +82,12 @@ def judge(run: Run, *these: Configuration, everywhere: bool = False) -> None:
         one = outcome.configuration
         evidence.outcomes = [*(o for o in evidence.outcomes if o.configuration != one), outcome]
         others = [c for c in evidence.checks if c.configuration != one or c.kind == "anchors"]
-        evidence.checks = [*others, *configuration_checks(outcome, evidence.truths, asked[one].streams, evidence.batch)]
+        checks = configuration_checks(outcome, evidence.truths, asked[one].streams, evidence.batch)
+        evidence.checks = [*others, *checks]
+        if doubtful := in_doubt(outcome, [c for c in checks if c.bad], evidence.asked):
+            with run.context.progress.stage("Hugging Face's noise, in more passes"):
+                evidence.asked = measured_again(evidence.asked, doubtful, run.model, run.context.report)
+            judge(run, one, everywhere=everywhere)
 
 
 def _streams(run: Run, configuration: Configuration) -> bool:

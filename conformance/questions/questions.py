@@ -20,6 +20,7 @@ class Asked:
 
     prompts: each with its truth, by its id. kept: by the id of a prompt or a stream, what its caches should hold; of a
     stream also the logits. inside: the prompt whose values are compared at every anchor, and what is fed with it.
+    sequences: what Hugging Face was asked for `kept`.
     """
 
     prompts: list[Prompt] = field(default_factory=list)
@@ -27,6 +28,7 @@ class Asked:
     kept: dict[str, AnchorTruth] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     inside: tuple[Prompt, Sequenced] | None = None
+    sequences: dict[str, Sequenced] = field(default_factory=dict)
 
     def without_streams(self) -> Asked:
         """The prompts alone, for a configuration that is not asked at every position, or was before."""
@@ -74,4 +76,4 @@ def ask(
     distinct = list(dict.fromkeys([*sequences.values(), inside[1]]))
     by_sequence = dict(zip(distinct, anchor_truths(checkpoint, distinct, report), strict=True))
     kept = {id: by_sequence[sequence] for id, sequence in sequences.items()}
-    return Asked(list(prompts), truths, kept, found, inside), all(truth.reused for truth in kept.values())
+    return Asked(list(prompts), truths, kept, found, inside, sequences), all(truth.reused for truth in kept.values())

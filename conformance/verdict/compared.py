@@ -12,6 +12,7 @@ from hloracle.conformance.questions.questions import Asked
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.runs.inside import AnchorOutcome
 from hloracle.core.abi import Abi
+from hloracle.reference.huggingface.anchor_truth import NUDGES
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,9 @@ def _of_source(
     batch = max(abi.batch for abi in abis)
     if batch > 1 and all(o.rows for o in configurations):
         phrases.append(f"all prompts at once in {batch} rows, and each row beside others at other positions")
+    if again := [truth for truth in asked.kept.values() if truth.nudges > NUDGES]:
+        many = _count(len({truth.folder for truth in again}), "sequence")
+        phrases.append(f"float32's noise of {many} in {1 + again[0].nudges} passes")
     if all(o.repeated and o.repeated[0] for o in configurations):
         phrases.append("two equal calls bit for bit")
     for inside in anchored[:1]:
