@@ -244,8 +244,12 @@ def inside(**fields: Any) -> AnchorOutcome:
     [
         (inside(), VALUES, ""),
         (inside(by_number=True), "values at 3 anchors, found by number, on XLA alone", ""),
-        (inside(missing=["norm in decode"]), VALUES, "1 anchor that the graph has as no value"),
-        (inside(missing=["norm", "embed_tokens"]), VALUES, "2 anchors that the graph has as no value"),
+        (inside(missing=["norm in decode"]), VALUES, "1 anchor that no operation of the graph gives: norm in decode"),
+        (
+            inside(missing=["norm in decode", "mlp.act in decode"]),
+            VALUES,
+            "2 anchors that no operation of the graph gives, such as norm in decode",
+        ),
         (inside(named=False, missing=["norm"]), "", "the values inside: no anchors were found"),
         (inside(status="failed", rows=[]), "", ""),
         (inside(configuration=Configuration("oracle", "xla-cpu")), "", ""),

@@ -8,6 +8,7 @@ from hloracle.conformance.context import Context
 from hloracle.conformance.evidence import Evidence
 from hloracle.conformance.graphs.listing import Reading, read
 from hloracle.core.abi import Graph
+from hloracle.reference.model.contract import PHASES
 
 Shown = list[tuple[str, Graph, Reading]]  # with their sources
 
@@ -16,7 +17,7 @@ def chosen_graphs(evidence: Evidence) -> list[tuple[str, Graph]]:
     """Of each phase one graph of each source, the same one of all."""
     return [
         (source, graph)
-        for phase in ("decode", "prefill") for source in evidence.graphs if (graph := _shown(evidence, source, phase))
+        for phase in reversed(PHASES) for source in evidence.graphs if (graph := _shown(evidence, source, phase))
     ]  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def _shown(evidence: Evidence, source: str, phase: str) -> Graph | None:
     bucket = found.plan.at.prompt.bucket if found else 0
 
     def unlike(graph: Graph) -> tuple[bool, bool, bool]:
-        return graph.name != name, phase == "prefill" and graph.abi.bucket != bucket, graph.abi.head != "logits"
+        return graph.name != name, phase != "decode" and graph.abi.bucket != bucket, graph.abi.head != "logits"
 
     return min(graphs, key=unlike, default=None)
 

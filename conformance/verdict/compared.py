@@ -146,7 +146,8 @@ def _of_source(
         else:
             missing.append("the values inside: no anchors were found")
         if inside.named and inside.missing:
-            missing.append(f"{_count(len(inside.missing), 'anchor')} that the graph has as no value")
+            such = f"{', such as' if len(inside.missing) > 1 else ':'} {inside.missing[0]}"
+            missing.append(f"{_count(len(inside.missing), 'anchor')} that no operation of the graph gives{such}")
     for kind, words in LOOKED:
         check = next((c for c in checks if c.kind == kind), None)
         if check is not None and check.status == "skipped":
