@@ -18,7 +18,7 @@ from hloracle.conformance.checks.of_configurations import truth_check
 from hloracle.conformance.checks.of_graphs import fewer_ops, graph_checks
 from hloracle.conformance.checks.of_rules import refuse_misfits
 from hloracle.conformance.context import Context
-from hloracle.conformance.evidence import Run
+from hloracle.conformance.evidence import Evidence, Run
 from hloracle.conformance.graphs.facts import Inspected, inspect
 from hloracle.conformance.graphs.files import refusal
 from hloracle.conformance.graphs.shown import Shown, chosen_graphs, read_graphs
@@ -114,12 +114,12 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
         evidence.prompts = prompts(run)
     if settings.early_exit:
         reference(run)
-        evidence.checks.append(truth_check(evidence.truths))
+        evidence.checks.append(check_truths(evidence))
     else:
         if not run.of_files:
             probe(run)
         truth_and_modules(run, others)
-        evidence.checks.append(truth_check(evidence.truths))
+        evidence.checks.append(check_truths(evidence))
         on_device(run)
     judge_all(run)
     name_anchors(run)
@@ -127,6 +127,12 @@ def _judge(run: Run, others: Sequence[Any]) -> None:
         probe(run)
     look_inside(run)
     ask_interpreter(run)
+
+
+def check_truths(evidence: Evidence) -> Check:
+    """What is asked of the reference itself."""
+    fed = {p.id: len(p.token_ids) + len(evidence.truths[p.id].tokens) for p in evidence.prompts}
+    return truth_check(evidence.truths, fed)
 
 
 def refuse_non_finite(run: Run) -> None:

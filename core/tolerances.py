@@ -61,3 +61,5 @@ MASKED_BELOW: Final = 104.0
 # transformers' float32 logits agree with its float64 ones to about 2e-6 of their size. A floor of more than this share of
 # the largest logit, or of the largest entry of the caches, is no float32 noise: the truth itself would be in doubt.
 TRUTH_RELATIVE: Final = 1e-4
+# RoPE's fastest pair is turned by the position in radians, which float32 rounds: its sine and cosine are off by up to that.
+TRUTH_RELATIVE_POSITION: Final = ROUNDING

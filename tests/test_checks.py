@@ -1103,6 +1103,14 @@ def test_no_truth_is_no_truth() -> None:
     assert truth_check({}).status == "failed"
 
 
+def test_the_truth_has_more_noise_at_many_positions() -> None:
+    """RoPE's angles are rounded more there; of few positions none is."""
+    noisy = {"long@256": dataclasses.replace(truth(), caches=3e-4)}
+    assert truth_check(noisy, {"long@256": 8192}).status == "passed"
+    assert truth_check(noisy, {"long@256": 4096}).status == "failed"
+    assert truth_check(noisy).status == "failed"
+
+
 # ---- configurations
 
 LOGITS = Configuration("emitter", "xla-cpu")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,15 +15,19 @@ from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Stream
 from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
-from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE
+from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE, TRUTH_RELATIVE_POSITION
 from hloracle.reference.huggingface.truth import Truth
 
 # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
 LOGIT_PHASES = {"prefill": slice(0, 1), "decode": slice(1, None)}
 
 
-def truth_check(truths: dict[str, Truth]) -> Check:
-    """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart."""
+def truth_check(truths: dict[str, Truth], positions: Mapping[str, int] | None = None) -> Check:
+    """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart.
+
+    Args:
+      positions: of each prompt and what follows it, where they are many.
+    """
     logits = max((_nan_last(t.single / float(np.max(np.abs(t.exact)))) for t in truths.values()), default=np.inf)
     caches = max((_nan_last(t.caches) for t in truths.values()), default=np.inf)
     other = [
@@ -36,11 +40,12 @@ def truth_check(truths: dict[str, Truth]) -> Check:
     other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.single == 0]
     # What is computed in less has more noise, or it was not computed in less.
     other += [f"{id}: {words}" for id, t in truths.items() if (words := _odd_noise(t))]
-    holds = max(logits, caches) <= TRUTH_RELATIVE and not other
+    most = max(TRUTH_RELATIVE, TRUTH_RELATIVE_POSITION * max((positions or {}).values(), default=0))
+    holds = max(logits, caches) <= most and not other
     title = "Hugging Face float32 agrees with its float64"
     figure = f"{logits:.1e} of the largest logit, {caches:.1e} of the largest cache entry"
     detail = "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains"
-    return Question("noise", title).judged(holds, figure, f"at most {TRUTH_RELATIVE:.0e}", detail)
+    return Question("noise", title).judged(holds, figure, f"at most {most:.0e}", detail)
 
 
 def _odd_noise(truth: Truth) -> str:

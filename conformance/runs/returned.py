@@ -30,6 +30,8 @@ SMALL_MODEL = 5_000_000
 LENGTHS = 4
 # Positions of a stream: of a longer cache the first ones are tried, and what is not compared is named.
 LONGEST = 1024
+# And of the lengths of prompts one in so many: what attends to all slots takes a tenth of a second for each.
+FEWER = 8
 # Bytes of both caches that are looked at for each step of a stream: larger ones are looked at after every few steps.
 LOOKED_AT = 2**20
 HEAD = "lm_head"
@@ -119,6 +121,7 @@ def streams(
       every_token: False leaves out all streams of a small model but the first. in_parts: the largest graph is given beginnings
         that are longer than its bucket, too.
     """
+    step = 1 if capacity <= LONGEST else FEWER
     capacity = min(capacity, LONGEST)
     largest = max(buckets, default=0)
 
@@ -142,7 +145,7 @@ def streams(
 
         def lengths(bucket: int) -> tuple[int, ...]:
             # Every one, so that every token is the last of a prompt, too.
-            return tuple(range(1, longest(bucket) + 1))
+            return tuple(sorted({*range(1, longest(bucket) + 1, step), *([longest(bucket)] if bucket else [])}))
 
         for start in range(0, len(order), share):
             tokens = [*order[start:], *order[:start]]
