@@ -1,7 +1,8 @@
 """Random models that are right go through the whole of a run, which has to find nothing wrong: no false alarms.
 
-`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again, and `--compute bf16` has graphs compute in
-that. A model follows from its seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
+`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again, `--first N` goes on from there, and
+`--compute bf16` has graphs compute in that. A model follows from its seed. Interrupted, it sums up what ended.
+Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -238,6 +239,16 @@ def _too_many_refused(trials: Sequence[Trial]) -> bool:
     return sum(bool(t.refused) for t in trials) > MOST_REFUSED * max(len(trials), 1 / MOST_REFUSED)
 
 
+def line_of(trial: Trial) -> str:
+    """What came of one model."""
+    if trial.alarms:
+        return f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}"
+    if trial.refused:
+        return f"seed {trial.seed} refused: {trial.refused}"
+    share = f", spreads {trial.worst[SPREADS]:.2g} of the margin" if SPREADS in trial.worst else ""
+    return f"seed {trial.seed} {trial.verdict}, {trial.seconds:.0f} s{share}"
+
+
 def summary(trials: Sequence[Trial], seconds: float) -> str:
     """One line: how many were judged, refused and alarmed, how near the right ones came to an alarm, and the time."""
     judged = [t for t in trials if not t.refused]
@@ -260,37 +271,43 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--count", type=click.IntRange(1), default=200, show_default=True, help="Models to try, of the seeds from 0 on."
+    "--count",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Models to try, of the seeds from --first on.",
 )
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
 @compute_option
-def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str) -> int:
+def command(count: int, first: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str) -> int:
     """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
     if mutant:
         named(mutant)
-    started = time.monotonic()
+    started, trials = time.monotonic(), list[Trial]()
 
     def done(trial: Trial) -> None:
-        if trial.refused:
-            click.echo(f"seed {trial.seed} refused: {trial.refused}")
-        if trial.alarms:
-            click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
+        trials.append(trial)
+        click.echo(line_of(trial))
 
-    with (
-        # Hundreds of models that nobody asks for again must not stay. A worker that was interrupted may still be writing.
-        TemporaryDirectory(prefix="hloracle-", ignore_cleanup_errors=True) as folder,
-        environment("HLORACLE_CACHE", folder),
-        xla_flags(NO_OPTIMIZER),
-        terminal.status("starting") as status,
-    ):
+    asked = list(dict.fromkeys(seeds)) or range(first, first + count)
+    try:
+        with (
+            # Hundreds of models that nobody asks for again must not stay. A worker that was interrupted may still be writing.
+            TemporaryDirectory(prefix="hloracle-", ignore_cleanup_errors=True) as folder,
+            environment("HLORACLE_CACHE", folder),
+            xla_flags(NO_OPTIMIZER),
+            terminal.status("starting") as status,
+        ):
 
-        def report(line: str) -> None:
-            status.update(f"[dim]{line}[/]")
+            def report(line: str) -> None:
+                status.update(f"[dim]{line}[/]")
 
-        trials = run_models(list(dict.fromkeys(seeds)) or range(count), jobs, report, mutant, done, compute)
-    click.echo(summary(trials, time.monotonic() - started))
+            run_models(asked, jobs, report, mutant, done, compute)
+    finally:  # also of what an interruption leaves
+        click.echo(summary(trials, time.monotonic() - started))
     if not seeds and _too_many_refused(trials):
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")
         return 1

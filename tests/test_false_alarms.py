@@ -295,6 +295,31 @@ def test_count_is_of_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stub(monkeypatch)
     assert run_command_line(command, ["--count", "3"]) == 0
     assert asked == [0, 1, 2]
+    assert run_command_line(command, ["--count", "2", "--first", "7"]) == 0
+    assert asked[3:] == [7, 8]
+
+
+def test_what_ended_before_an_interruption_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As it ends, and summed up: a run of an hour is not lost with its last minute."""
+    stub(monkeypatch)
+    run_each = module.run_each
+
+    def interrupted(function: Any, items: Sequence[Any], *rest: Any) -> None:
+        run_each(function, items[:2], *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "run_each", interrupted)
+    assert run_command_line(command, ["--count", "5"]) == 130
+    out = capfd.readouterr().out.splitlines()
+    assert out[:2] == ["seed 0 conforms, 1 s", "seed 1 conforms, 1 s"]
+    assert out[2].startswith("2 judged (0 near-tie), 0 refused, 0 alarms;")
+
+
+def test_a_line_says_how_near_the_margins_a_model_came() -> None:
+    trial = Trial(4, "near-tie", "", (), {"spreads": 0.456}, 20.4)
+    assert module.line_of(trial) == "seed 4 near-tie, 20 s, spreads 0.46 of the margin"
 
 
 @pytest.mark.parametrize(
