@@ -19,10 +19,12 @@ from hloracle.core.tolerances import NARROW_MARGINS, NARROW_ROUNDING
 from hloracle.emitters.model import emit
 from hloracle.localize.inputs import LARGE, SCALES, scales, share_of
 from hloracle.mutants import MUTANTS
+from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.checkpoint import COMPUTE, open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.weights import default_layout
 from hloracle.reports.page.html import render
@@ -159,6 +161,30 @@ def test_rows_and_blocks_of_keys_are_of_the_type(architecture: str) -> None:
             config, phase, "logits", min(capacity, config.max_position_embeddings), bucket, layout, batch, "bf16"
         )
         assert {r.dtype for r in found.abi.results if r.name in ("k_cache", "v_cache")} == {"bf16"}
+
+
+@pytest.mark.parametrize("compute", NARROW)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_no_production_graph_is_compiled_with_data_tiling(compute: str, batch: int) -> None:
+    """With which IREE 3.13 compiles no product of bf16, and says nothing that names it."""
+    checkpoint = open_checkpoint(resolve("tiny-llama", compute=compute))
+    specs = [
+        GraphSpec("decode", "token", 64, 0, batch, compute),
+        GraphSpec("extend" if batch > 1 else "prefill", "token", 64, 32, batch, compute),
+    ]
+    graphs = production_graphs(checkpoint, "f32", untuned(batch=batch, compute=compute), specs)
+    assert {a.dtype for g in graphs for a in g.abi.arguments if a.role in ("weight", "k_cache")} == {compute, "f32"}
+    assert not [g.name for g in graphs if any("data-tiling" in flag for flag in g.flags)]
+
+
+def test_a_model_that_is_computed_in_less_is_named_so() -> None:
+    """Its directory is the model, as long as what it is computed in is said again."""
+    directory = resolve("tiny-llama", compute="bf16")
+    assert resolve(str(directory), compute="bf16") == directory
+    with pytest.raises(InputError, match="is computed in bf16; add --compute bf16"):
+        resolve(str(directory))
+    with pytest.raises(InputError, match="is computed in bf16; name the model that it was made from"):
+        resolve(str(directory), compute="f16")
 
 
 def test_sums_are_of_float32() -> None:
