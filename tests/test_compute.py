@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -29,6 +31,7 @@ from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.weights import default_layout
 from hloracle.reports.page.html import render
 from hloracle.reports.record import validate
+from hloracle.reports.text import share
 
 NARROW = ("bf16", "f16")
 CONFIG = from_hf(TINY["llama"])
@@ -266,6 +269,25 @@ def test_the_page_has_the_three_distributions(off: float, words: str) -> None:
     page = render(record)
     for text in ("How errors are spread", "Hugging Face, float32", "Hugging Face, bfloat16", "emitter/iree-cpu", words):
         assert text in page
+    assert page.count('class="fluid spread ') == 4, "both of Hugging Face, what is accepted, and the graph"
+    assert re.findall(r"0\.03 <span class=\"muted at\">(.*?)</span>", page) == ["3×"] * 4, "how many times that is"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (0.0, "0 %"),
+        (0.001, "under 1 %"),
+        (0.333, "33 %"),
+        (0.9999, "99 %"),
+        (1.0, "100 %"),
+        (1.001, "101 %"),
+        (math.inf, "∞"),
+    ],
+)
+def test_a_share_of_what_is_accepted(part: float, words: str) -> None:
+    """None that is beyond reads as if it were within."""
+    assert share(part) == words
 
 
 def test_a_record_that_passes_has_no_spread_beyond_its_limit() -> None:
