@@ -18,6 +18,7 @@ from typing import Any
 import click
 import numpy as np
 
+from hloracle.backends.named import chosen
 from hloracle.backends.plain import NO_OPTIMIZER, environment, xla_flags
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
@@ -40,13 +41,22 @@ TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
 # models would leave too little of what was meant to be tried.
 MOST_REFUSED = 0.1
-# What looks inside a model, as the kind, source, backend and head of a check; a run that left one of these out has not
-# judged it.
-LOOKS = (
-    ("canary", "", "", ""), ("probes", "emitter", "", ""), ("anchors", "oracle", "xla-cpu", "logits"),
-    ("anchors", "emitter", "iree-cpu", "logits"), ("caches", "emitter", "iree-cpu", "logits"),
-    ("streamed-logits", "emitter", "iree-cpu", "logits"),
-)  # fmt: skip
+BACKENDS = ("iree-cpu", "xla-cpu")
+
+
+def looks(backend: str = BACKENDS[0]) -> tuple[tuple[str, str, str, str], ...]:
+    """What looks inside a model, as the kind, source, backend and head of a check; a run that left one out has not judged it.
+
+    Args:
+      backend: where the emitter's graphs are looked into.
+    """
+    of_graphs = ("anchors", "caches", "streamed-logits")
+    return (
+        ("canary", "", "", ""), ("probes", "emitter", "", ""), ("anchors", "oracle", "xla-cpu", "logits"),
+        *((kind, "emitter", backend, "logits") for kind in of_graphs),
+    )  # fmt: skip
+
+
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
 # What the largest error of a run is told of, and its limit in floors.
@@ -54,7 +64,7 @@ LIMITS = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS}
 SPREADS = "spreads"  # of what computes in less than float32, which has margins instead
 
 
-Item = tuple[int, str, str]  # a seed, a deliberate fault, and what is computed in
+Item = tuple[int, str, str, tuple[str, ...]]  # a seed, a deliberate fault, what is computed in, and on what
 
 
 @dataclass(frozen=True)
@@ -169,38 +179,40 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 def run_models(
     seeds: Sequence[int], jobs: int, report: Report, mutant: str = "",
-    done: Callable[[Trial], None] = lambda trial: None, compute: str = "f32",
+    done: Callable[[Trial], None] = lambda trial: None, compute: str = "f32", backends: Sequence[str] = BACKENDS,
 ) -> list[Trial]:  # fmt: skip
     """Each seed's model through a run of its own, `jobs` at a time; in the order of `seeds`.
 
     Args:
-      mutant: a deliberate fault that every run carries, to see that it alarms. compute: what every run computes in.
+      mutant: a deliberate fault that every run carries, to see that it alarms. compute: what every run computes in, and backends:
+        on what.
     """
     found: dict[int, Trial] = {}
 
     def finish(item: Item, record: Record | str, seconds: float) -> None:
         seed, *_ = item
-        found[seed] = trial_of(seed, record, seconds)
+        found[seed] = trial_of(seed, record, seconds, backends[0])
         done(found[seed])
         report(f"{len(found)} of {len(seeds)} models, last seed {seed}")
 
-    run_each(_judged, [(seed, mutant, compute) for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
+    items = [(seed, mutant, compute, tuple(backends)) for seed in seeds]
+    run_each(_judged, items, jobs, TIMEOUT_SECONDS, report, finish)
     return [found[seed] for seed in seeds]
 
 
 def _judged(report: Report, item: Item) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
-    seed, mutant, compute = item
+    seed, mutant, compute, backends = item
     model = draw_model(seed)
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
     settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True, compute=compute)
     with alone():
-        return run(settings, Context(Progress(report), fault=named(mutant) if mutant else None))
+        return run(settings, Context(Progress(report), chosen(backends), fault=named(mutant) if mutant else None))
 
 
-def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
-    """What a record, or the reason why there is none, says of a model that is right."""
+def trial_of(seed: int, record: Record | str, seconds: float, backend: str = BACKENDS[0]) -> Trial:
+    """What a record, or the reason why there is none, says of a model that is right; backend: the first of the run's."""
     if isinstance(record, str):
         return Trial(seed, "crashed", "", (record,), {}, seconds)
     verdict = record["verdict"]["class"]
@@ -213,7 +225,7 @@ def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
     skipped = [c for c in record["checks"] if c["status"] == "skipped"]
     alarms += [f"{c['id']} was skipped without a reason" for c in skipped if not c["detail"]]
     looked = {(c["kind"], c["source"], c["backend"], c["head"]) for c in record["checks"] if c not in skipped}
-    alarms += [f"{' '.join(filter(None, look))} did not look" for look in LOOKS if look not in looked]
+    alarms += [f"{' '.join(filter(None, look))} did not look" for look in looks(backend) if look not in looked]
     if verdict not in PASSING:
         alarms.append(f"{verdict}: {record['verdict']['explanation']}")
     return Trial(seed, verdict, "", tuple(alarms), worst_shares(record), seconds)
@@ -281,8 +293,14 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
+@click.option(
+    "--backend", "backends", type=click.Choice(BACKENDS), multiple=True, default=BACKENDS, show_default=True,
+    help="What runs them; xla-cpu alone takes a third of the time.",
+)  # fmt: skip
 @compute_option
-def command(count: int, first: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str) -> int:
+def command(
+    count: int, first: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str, backends: tuple[str, ...]
+) -> int:
     """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
     if mutant:
         named(mutant)
@@ -305,7 +323,7 @@ def command(count: int, first: int, seeds: tuple[int, ...], jobs: int, mutant: s
             def report(line: str) -> None:
                 status.update(f"[dim]{line}[/]")
 
-            run_models(asked, jobs, report, mutant, done, compute)
+            run_models(asked, jobs, report, mutant, done, compute, tuple(dict.fromkeys(backends)))
     finally:  # also of what an interruption leaves
         click.echo(summary(trials, time.monotonic() - started))
     if not seeds and _too_many_refused(trials):
