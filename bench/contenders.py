@@ -39,20 +39,28 @@ Kind = Literal["emitter", "oracle", "transformers", "llama.cpp", "machine"]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a contender is. choice: how an emitter's graphs are written and compiled. batch: the rows of its graphs."""
+    """What a contender is.
+
+    choice: how an emitter's graphs are written and compiled. batch: the rows of its graphs. compute: what they compute in, which
+    is then the precision, too.
+    """
 
     kind: Kind
     title: str
     precision: str = "f32"
     choice: Choice = field(default_factory=untuned)
     batch: int = 1
+    compute: str = "f32"
 
     @property
     def id(self) -> str:
-        """Its name in JSON: `emitter/int4`, `emitter/int4/batch`, `oracle/f32`, `transformers/bf16`, `llama.cpp`, `machine`."""
+        """Its name in JSON: `emitter/int4`, `emitter/int4/batch`, `emitter/bf16/computed`, `oracle/f32`, `transformers/bf16`,
+        `llama.cpp`, `machine`.
+        """
         if self.kind in ("llama.cpp", "machine"):
             return self.kind
-        return f"{self.kind}/{self.precision}{'/batch' if self.batch > 1 else ''}"
+        computed = ["computed"] if self.compute != "f32" else []
+        return "/".join([self.kind, self.precision, *computed, *(["batch"] if self.batch > 1 else [])])
 
 
 @dataclass(frozen=True)
@@ -97,15 +105,24 @@ SETTLE_SECONDS = 0.3
 MACHINE = Spec("machine", "memory, read once")
 
 
-def contenders(model: str, precisions: Sequence[str], batch: int = 1) -> list[Spec]:
-    """All that can take part here; the emitter's float32 comes first. batch: of the emitter's graphs of several rows, if above 1."""
-    found = [Spec("emitter", f"IREE {p}", p) for p in precisions]
-    if batch > 1:
+def contenders(model: str, precisions: Sequence[str], batch: int = 1, compute: str = "f32") -> list[Spec]:
+    """All that can take part here; the emitter's float32 comes first.
+
+    batch: of the emitter's graphs of several rows, if above 1. compute: what more of the emitter's and the oracle's graphs compute
+    in, and Hugging Face; none for float32, in which the others do.
+    """
+    held = [(p, "f32", f"IREE {p}") for p in precisions]
+    held += [(compute, compute, f"IREE, computes in {compute}")] if compute != "f32" else []
+    found = []
+    for rows in dict.fromkeys((1, batch)):
+        words = f", {rows} rows" if rows > 1 else ""
         found += [
-            Spec("emitter", f"IREE {p}, {batch} rows", p, untuned(batch=batch, precision=p), batch) for p in precisions
+            Spec("emitter", f"{title}{words}", p, untuned(batch=rows, precision=p, compute=c), rows, c)
+            for p, c, title in held
         ]
     found.append(Spec("oracle", "XLA f32"))
-    found += [Spec("transformers", f"HF {p}", p) for p in ("f32", "bf16")]
+    found += [Spec("oracle", f"XLA, computes in {compute}", compute, compute=compute)] if compute != "f32" else []
+    found += [Spec("transformers", f"HF {p}", p) for p in dict.fromkeys(("f32", "bf16", compute))]
     if importlib.util.find_spec("llama_cpp") and gguf_of(model):
         found.append(Spec("llama.cpp", "llama.cpp"))
     return found
@@ -193,14 +210,17 @@ def read_bytes(config: Config, weights: Sequence[Tensor]) -> int:
     return int(sum(w.nbytes * (share if ".experts." in w.weight else 1) for w in read))
 
 
+def opened(spec: Spec, task: Task, report: Report = lambda line: None) -> Checkpoint:
+    """The task's model as a contender of our own graphs takes it."""
+    return open_checkpoint(resolve(task.model, report, spec.precision, compute=spec.compute))
+
+
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length; of several rows an extend for each, or for a part of it."""
-    phases = [GraphSpec("decode", "token", task.capacity, 0, spec.batch)]
-    if spec.batch == 1:
-        phases += [GraphSpec("prefill", "token", task.capacity, n) for n in task.lengths]
-    else:
-        parts = dict.fromkeys(min(n, BUCKETS[-1]) for n in task.lengths)
-        phases += [GraphSpec("extend", "token", task.capacity, n, spec.batch) for n in parts]
+    prompt = "prefill" if spec.batch == 1 else "extend"
+    parts = task.lengths if spec.batch == 1 else dict.fromkeys(min(n, BUCKETS[-1]) for n in task.lengths)
+    phases = [GraphSpec("decode", "token", task.capacity, 0, spec.batch, spec.compute)]
+    phases += [GraphSpec(prompt, "token", task.capacity, n, spec.batch, spec.compute) for n in parts]
     if spec.kind == "emitter":
         return production_graphs(checkpoint, spec.precision, spec.choice, phases)
     from hloracle.reference.oracle.lower import lower
@@ -217,7 +237,7 @@ def backend_of(spec: Spec, task: Task) -> Backend:
 def compile_(report: Report, spec: Spec, task: Task) -> None:
     """Put a contender's modules and weights into the cache, so that its load time is that of a second start."""
     backend = backend_of(spec, task)
-    checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
+    checkpoint = opened(spec, task)
     for graph in (graphs := graphs_of(task, spec, checkpoint)):
         report(f"compiling {graph.name} for {spec.title}")
         backend.load(graph)
@@ -259,7 +279,7 @@ class OnSession(Contender):
 
 def on_session(task: Task, spec: Spec) -> OnSession:
     """A contender of our own graphs, over the weights of the task's model."""
-    checkpoint = open_checkpoint(resolve(task.model, precision=spec.precision))
+    checkpoint = opened(spec, task)
     graphs = graphs_of(task, spec, checkpoint)
     weights = graphs[0].abi.weights
     load = archive_of(checkpoint, weights).load if spec.kind == "emitter" else checkpoint.load
@@ -282,7 +302,7 @@ class Transformers(Contender):
 
         self.torch, self.device = torch, torch_device(task.device)
         torch.set_num_threads(task.threads)
-        names = {"f32": "float32", "bf16": "bfloat16"}
+        names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
         directory = resolve(task.model)
         self.model = load_model(directory, names[spec.precision], attention=None).to(self.device)
         config = open_checkpoint(directory).config

@@ -48,7 +48,7 @@ class Asked:
     """What is profiled.
 
     phase: `decode`, at the middle of a cache of `capacity` slots, `prefill`, of a prompt of `length` tokens, or `extend`, of as many
-      from the middle on. batch: rows of the graph.
+      from the middle on. batch: rows of the graph. compute: what it computes in.
     """
 
     model: str
@@ -58,6 +58,7 @@ class Asked:
     capacity: int
     threads: int
     batch: int = 1
+    compute: str = "f32"
 
     @property
     def position(self) -> int:
@@ -72,11 +73,12 @@ def run_profile(asked: Asked, progress: Progress) -> Figures:
             f"is {asked.length}, more than the {asked.capacity} cache slots", "--length", "raise --capacity"
         )
     with progress.stage("graph"):
-        checkpoint = open_checkpoint(resolve(asked.model, progress.report, asked.precision))
-        found = tuned(checkpoint, asked.precision, asked.threads) if asked.batch == 1 else Tuned()
-        choice = found.choice or untuned(batch=asked.batch, precision=asked.precision)
+        checkpoint = open_checkpoint(resolve(asked.model, progress.report, asked.precision, compute=asked.compute))
+        measured = asked.batch == 1 and asked.compute == "f32"
+        found = tuned(checkpoint, asked.precision, asked.threads) if measured else Tuned()
+        choice = found.choice or untuned(batch=asked.batch, precision=asked.precision, compute=asked.compute)
         bucket = asked.length if asked.phase != "decode" else 0
-        specs = [GraphSpec(asked.phase, "token", asked.capacity, bucket, asked.batch)]
+        specs = [GraphSpec(asked.phase, "token", asked.capacity, bucket, asked.batch, asked.compute)]
         (graph,) = production_graphs(checkpoint, asked.precision, choice, specs)
     needed, free = sum(a.nbytes for a in graph.abi.arguments), free_bytes()
     if needed > free:
@@ -102,7 +104,7 @@ def run_profile(asked: Asked, progress: Progress) -> Figures:
         )  # fmt: skip
         rows = dispatches(run_tool("iree-profile", ["statistics", "--format=jsonl", records]), steps, reads)
     return {
-        "schema": SCHEMA, "model": asked.model, "phase": asked.phase, "precision": asked.precision,
+        "schema": SCHEMA, "model": asked.model, "phase": asked.phase, "precision": asked.precision, "compute": asked.compute,
         "length": bucket or None, "capacity": asked.capacity, "position": None if bucket else asked.position,
         "threads": asked.threads, "choice": str(choice), "ignored": found.ignored, "ms": ms,
         "median": statistics.median(ms), "profiled_ms": profiled, "steps": steps,

@@ -152,10 +152,9 @@ def compile_first(spec: Spec, task: Task, report: Report) -> None:
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     """A contender with what was found fastest for it here, and why that was ignored if it was."""
-    if spec.kind != "emitter" or spec.batch > 1:  # which nothing is tuned for
+    if spec.kind != "emitter" or spec.batch > 1 or spec.compute != "f32":  # which nothing is tuned for
         return spec, ""
-    checkpoint = open_checkpoint(resolve(task.model, progress.report, spec.precision))
-    found = tuned(checkpoint, spec.precision, task.threads)
+    found = tuned(contenders.opened(spec, task, progress.report), spec.precision, task.threads)
     return (dataclasses.replace(spec, choice=found.choice) if found.choice else spec), found.ignored
 
 
@@ -171,6 +170,7 @@ def _row(process: Process, task: Task) -> dict[str, Any]:
         "title": process.spec.title,
         "precision": process.spec.precision,
         "batch": process.spec.batch,
+        "compute": process.spec.compute,
         "choice": str(process.spec.choice) if process.spec.kind == "emitter" else "",
         **(dataclasses.asdict(process.opened) if process.opened else unknown),
         "agreed": None,

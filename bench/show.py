@@ -44,7 +44,7 @@ def print_figures(figures: Figures, console: Console) -> None:
         if row["failure"]:
             console.print(f"[red]{escape(row['title'])} was not measured: {escape(row['failure'])}[/]")
     for row in figures["contenders"].values():
-        usual = {str(untuned(batch=batch, precision=row["precision"])) for batch in (1, 2)}
+        usual = {str(untuned(batch=b, precision=row["precision"], compute=row["compute"])) for b in (1, 2)}
         if row["choice"] and row["choice"] not in usual:
             console.print(f"[dim]{escape(row['title'])} as tuned here: {escape(row['choice'])}[/]")
     for why in figures["ignored"]:
@@ -166,8 +166,9 @@ def print_profile(figures: Figures, console: Console) -> None:
         )
     if figures["ignored"]:
         console.print(f"[yellow]{escape(figures['ignored'])}[/]")
+    held = figures["precision"] if figures["compute"] == "f32" else f"computed in {figures['compute']}"
     console.print(
-        f"{escape(figures['model'])}, {figures['precision']}, {figures['capacity']} cache slots, {figures['threads']} "
+        f"{escape(figures['model'])}, {held}, {figures['capacity']} cache slots, {figures['threads']} "
         f"threads, {escape(figures['choice'])}; {escape(figures['environment']['cpu'])}, IREE "
         f"{figures['environment']['packages']['iree-base-compiler']}"
     )

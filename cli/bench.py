@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hloracle.cli import options
-from hloracle.cli.options import DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
+from hloracle.cli.options import COMPUTE, DEFAULT_MODEL, MODEL_HELP, progress_shown, tell
 from hloracle.core.bounds import BATCH, CAPACITY, LAYERS, ROUNDS
 from hloracle.core.folder import prepare_folder
 
@@ -34,10 +34,15 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
     "--batch", type=click.IntRange(1, BATCH), default=1, show_default=True, metavar="B",
     help="Time graphs of B rows beside those of one: tokens of all rows together.",
 )  # fmt: skip
+@click.option(
+    "--compute", type=click.Choice(COMPUTE), default="f32", show_default=True,
+    help="Time graphs that compute in bf16 or f16 beside those whose sums are float32: weights, caches and values between modules "
+    "are of that type, and Hugging Face in it takes part.",
+)  # fmt: skip
 @options.as_json
 @options.threads
 @options.out("bench.json and bench.html")
-def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **asked: Any) -> int:
+def bench(precisions: tuple[str, ...], rounds: int, compute: str, as_json: bool, out: Path, **asked: Any) -> int:
     """How fast the emitted graphs are on IREE, beside the oracle on XLA, Hugging Face, and llama.cpp where it can be had.
 
     Each contender has a process of its own; they take turns. The machine's own read bandwidth is measured with them, and
@@ -53,7 +58,7 @@ def bench(precisions: tuple[str, ...], rounds: int, as_json: bool, out: Path, **
     prepare_folder(out)
     task = Task(**asked)
     with progress_shown() as progress:
-        figures = run_bench(task, rounds, contenders(task.model, precisions, task.batch), progress)
+        figures = run_bench(task, rounds, contenders(task.model, precisions, task.batch, compute), progress)
     write_bench(figures, out)
     tell(figures, as_json, lambda console: print_figures(figures, console))
     rows = figures["contenders"].values()
@@ -110,6 +115,7 @@ def tune(device: str, cuda_target: str, as_json: bool, **asked: Any) -> int:
     help="Slots of the key and value caches.",
 )
 @options.batch
+@options.compute
 @options.precision
 @options.as_json
 @options.threads

@@ -339,6 +339,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 )
 @options.device
 @options.precision
+@options.compute
 @options.threads
 def generate(
     model: str, prompt: str | None, prompts: Path | None, count: int, stream: bool, raw: bool, stop: tuple[str, ...],
@@ -362,7 +363,8 @@ def generate(
     if not 1 <= batch <= BATCH:
         raise InputError(f"is {batch}", "--batch", f"give 1 to {BATCH:,} rows")
     engine = Engine(
-        asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"], batch
+        asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"], batch,
+        asked["compute"],
     )  # fmt: skip
 
     def tell(line: str) -> None:

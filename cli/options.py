@@ -21,6 +21,7 @@ from hloracle.core.files import is_special
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
+COMPUTE = ("f32", "bf16", "f16")  # as in core/abi.py
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 Option = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -164,9 +165,9 @@ batch: Option = click.option(
     help="Rows of the graphs: B sequences at once, each at its own position. Prompts then go in chunks, into one row each.",
 )  # fmt: skip
 compute: Option = click.option(
-    "--compute", type=click.Choice(["f32", "bf16", "f16"]), default="f32", show_default=True,
-    help="What values between modules, caches and weights are of. Of less than f32 the errors are held to those of Hugging "
-    "Face in the same type.",
+    "--compute", type=click.Choice(COMPUTE), default="f32", show_default=True,
+    help="What values between modules, caches and weights are of: all of them, so --precision is left out, or the same. Sums and "
+    "logits stay float32, and of less than f32 what is judged is held to Hugging Face in the same type.",
 )  # fmt: skip
 timeout: Option = click.option(
     "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",

@@ -108,6 +108,8 @@ def untuned(
     if device.remote:  # the threads of a warp read one row, each some of its columns
         return Choice(layout or "rows", fused, prefill=Build("plain"), on_device=True, graphs=device.graphs)
     if batch > 1:
+        if compute != "f32":
+            return Choice(layout, fused, decode=Build("spread"), prefill=Build("plain"))
         if precision in QUANTIZED:  # rows are unpacked first, and then multiplied as a prompt is
             return Choice(layout or "panels", fused, decode=Build("packed" if layout == "rows" else "unmoved"))
         return Choice(layout or "rows", fused, decode=Build("spread"))

@@ -34,7 +34,7 @@ class Engine:
     """What computes a text: the graphs of a source in a precision, on a backend.
 
     device: where IREE runs them. as_: the architecture that they are of, where the model's config.json says another.
-    batch: how many texts at once.
+    batch: how many texts at once. compute: what values between modules, caches and weights are of.
     """
 
     source: str
@@ -44,6 +44,7 @@ class Engine:
     device: Device = CPU
     as_: str = ""
     batch: int = 1
+    compute: str = "f32"
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _joined(
     """A batch that generates these texts, none of which has begun."""
     for one in wanted:
         one.validate()
-    directory = resolve(model, precision=engine.precision, as_=engine.as_)
+    directory = resolve(model, precision=engine.precision, as_=engine.as_, compute=engine.compute)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
     ids = [encode(tokenizer, one.prompt, chat=not one.raw) if one.prompt else [] for one in wanted]
@@ -169,8 +170,9 @@ def _joined(
     head, batch = "logits" if drawn else "token", min(engine.batch, len(wanted))
     whole = batch == 1 and longest <= BUCKETS[-1]
     bucket = bucket_for(min(longest, BUCKETS[-1]))
-    prompt = GraphSpec("prefill" if whole else "extend", head, capacity, bucket, batch)
-    session = _session(checkpoint, [GraphSpec("decode", head, capacity, 0, batch), prompt], engine, tell)
+    prompt = GraphSpec("prefill" if whole else "extend", head, capacity, bucket, batch, engine.compute)
+    decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute)
+    session = _session(checkpoint, [decode, prompt], engine, tell)
     ends = end_of_text(directory)
     found = Batch(session)
     texts = [
@@ -191,16 +193,17 @@ def _session(
     checkpoint: Checkpoint, specs: Sequence[GraphSpec], engine: Engine, tell: Callable[[str], None]
 ) -> Session:
     precision, device = engine.precision, engine.device
-    if engine.source == "reference":  # over the same weights, in float32
+    if engine.source == "reference":  # over the same weights, which it takes in float32
         from hloracle.reference.oracle.lower import lower
 
         graphs = [lower(checkpoint.config, *spec) for spec in specs]
     else:
         batch, here = specs[0].batch, engine.backend == device.backend
-        found = tuned(checkpoint, precision, engine.threads, device) if here and batch == 1 else Tuned()
+        measured = here and batch == 1 and engine.compute == "f32"
+        found = tuned(checkpoint, precision, engine.threads, device) if measured else Tuned()
         if found.ignored:
             tell(found.ignored)
-        choice = found.choice or untuned(device=device, batch=batch, precision=precision)
+        choice = found.choice or untuned(device=device, batch=batch, precision=precision, compute=engine.compute)
         device = choice.opened(device)
         graphs = production_graphs(checkpoint, precision, choice, specs)
     mapped = built_in(engine.backend, device).family == "iree"  # which keeps what is mapped in place

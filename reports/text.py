@@ -134,6 +134,15 @@ def figure(number: Number) -> str:
     return f"{x:.3g}" if abs(x) < 1000 else f"{x:,.0f}"
 
 
+def share(part: float) -> str:
+    """A part in percent, rounded away from 100: what is beyond it, or within, stays so."""
+    if not math.isfinite(part):
+        return figure(part)
+    if 0 < part < 0.01:
+        return "under 1 %"
+    return f"{(math.ceil if part > 1 else math.floor)(100 * part)} %"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that a reader would use: `<1 ms`, `12 ms`, `3.4 s`, `2 min 05 s`."""
     if seconds < 0.001:

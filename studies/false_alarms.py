@@ -1,7 +1,8 @@
 """Random models that are right go through the whole of a run, which has to find nothing wrong: no false alarms.
 
-`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again, and `--compute bf16` has graphs compute in
-that. A model follows from its seed. Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
+`python -m hloracle.studies.false_alarms --count 200 --jobs 2`; `--seed N` runs one again, `--first N` goes on from there, and
+`--compute bf16` has graphs compute in that. A model follows from its seed. Interrupted, it sums up what ended.
+Exit status: 0 no alarm, 1 an alarm, 2 could not run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import click
 import numpy as np
 
+from hloracle.backends.named import chosen
 from hloracle.backends.plain import NO_OPTIMIZER, environment, xla_flags
 from hloracle.conformance.context import Context, Progress
 from hloracle.conformance.run import run
@@ -39,13 +41,22 @@ TIMEOUT_SECONDS = 600
 # A truth that float32 cannot tell is refused, and says nothing about the harness: more of them than this share of the
 # models would leave too little of what was meant to be tried.
 MOST_REFUSED = 0.1
-# What looks inside a model, as the kind, source, backend and head of a check; a run that left one of these out has not
-# judged it.
-LOOKS = (
-    ("canary", "", "", ""), ("probes", "emitter", "", ""), ("anchors", "oracle", "xla-cpu", "logits"),
-    ("anchors", "emitter", "iree-cpu", "logits"), ("caches", "emitter", "iree-cpu", "logits"),
-    ("streamed-logits", "emitter", "iree-cpu", "logits"),
-)  # fmt: skip
+BACKENDS = ("iree-cpu", "xla-cpu")
+
+
+def looks(backend: str = BACKENDS[0]) -> tuple[tuple[str, str, str, str], ...]:
+    """What looks inside a model, as the kind, source, backend and head of a check; a run that left one out has not judged it.
+
+    Args:
+      backend: where the emitter's graphs are looked into.
+    """
+    of_graphs = ("anchors", "caches", "streamed-logits")
+    return (
+        ("canary", "", "", ""), ("probes", "emitter", "", ""), ("anchors", "oracle", "xla-cpu", "logits"),
+        *((kind, "emitter", backend, "logits") for kind in of_graphs),
+    )  # fmt: skip
+
+
 VOCABULARIES = (17, 31, 63, 97, 129, 211, 257, 383, 509, 599)  # prime or odd: nothing divides them evenly
 INTERMEDIATES = (5, 12, 29, 48, 67, 96, 113, 171, 211)
 # What the largest error of a run is told of, and its limit in floors.
@@ -53,7 +64,7 @@ LIMITS = {"logits": LOGIT_FLOORS, "anchors": ANCHOR_FLOORS}
 SPREADS = "spreads"  # of what computes in less than float32, which has margins instead
 
 
-Item = tuple[int, str, str]  # a seed, a deliberate fault, and what is computed in
+Item = tuple[int, str, str, tuple[str, ...]]  # a seed, a deliberate fault, what is computed in, and on what
 
 
 @dataclass(frozen=True)
@@ -168,38 +179,40 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 def run_models(
     seeds: Sequence[int], jobs: int, report: Report, mutant: str = "",
-    done: Callable[[Trial], None] = lambda trial: None, compute: str = "f32",
+    done: Callable[[Trial], None] = lambda trial: None, compute: str = "f32", backends: Sequence[str] = BACKENDS,
 ) -> list[Trial]:  # fmt: skip
     """Each seed's model through a run of its own, `jobs` at a time; in the order of `seeds`.
 
     Args:
-      mutant: a deliberate fault that every run carries, to see that it alarms. compute: what every run computes in.
+      mutant: a deliberate fault that every run carries, to see that it alarms. compute: what every run computes in, and backends:
+        on what.
     """
     found: dict[int, Trial] = {}
 
     def finish(item: Item, record: Record | str, seconds: float) -> None:
         seed, *_ = item
-        found[seed] = trial_of(seed, record, seconds)
+        found[seed] = trial_of(seed, record, seconds, backends[0])
         done(found[seed])
         report(f"{len(found)} of {len(seeds)} models, last seed {seed}")
 
-    run_each(_judged, [(seed, mutant, compute) for seed in seeds], jobs, TIMEOUT_SECONDS, report, finish)
+    items = [(seed, mutant, compute, tuple(backends)) for seed in seeds]
+    run_each(_judged, items, jobs, TIMEOUT_SECONDS, report, finish)
     return [found[seed] for seed in seeds]
 
 
 def _judged(report: Report, item: Item) -> Record:
     """The record of a run on a seed's model, in a child process; the model is written where it is thrown away."""
-    seed, mutant, compute = item
+    seed, mutant, compute, backends = item
     model = draw_model(seed)
     directory = cache_root() / f"seed-{seed}"
     write_tiny(directory, seed=model.seed, dtype=model.dtype, draw=draw_weight, **model.config)
     settings = Settings(str(directory), model.tokens, model.capacity, early_exit=True, compute=compute)
     with alone():
-        return run(settings, Context(Progress(report), fault=named(mutant) if mutant else None))
+        return run(settings, Context(Progress(report), chosen(backends), fault=named(mutant) if mutant else None))
 
 
-def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
-    """What a record, or the reason why there is none, says of a model that is right."""
+def trial_of(seed: int, record: Record | str, seconds: float, backend: str = BACKENDS[0]) -> Trial:
+    """What a record, or the reason why there is none, says of a model that is right; backend: the first of the run's."""
     if isinstance(record, str):
         return Trial(seed, "crashed", "", (record,), {}, seconds)
     verdict = record["verdict"]["class"]
@@ -212,7 +225,7 @@ def trial_of(seed: int, record: Record | str, seconds: float) -> Trial:
     skipped = [c for c in record["checks"] if c["status"] == "skipped"]
     alarms += [f"{c['id']} was skipped without a reason" for c in skipped if not c["detail"]]
     looked = {(c["kind"], c["source"], c["backend"], c["head"]) for c in record["checks"] if c not in skipped}
-    alarms += [f"{' '.join(filter(None, look))} did not look" for look in LOOKS if look not in looked]
+    alarms += [f"{' '.join(filter(None, look))} did not look" for look in looks(backend) if look not in looked]
     if verdict not in PASSING:
         alarms.append(f"{verdict}: {record['verdict']['explanation']}")
     return Trial(seed, verdict, "", tuple(alarms), worst_shares(record), seconds)
@@ -238,6 +251,16 @@ def _too_many_refused(trials: Sequence[Trial]) -> bool:
     return sum(bool(t.refused) for t in trials) > MOST_REFUSED * max(len(trials), 1 / MOST_REFUSED)
 
 
+def line_of(trial: Trial) -> str:
+    """What came of one model."""
+    if trial.alarms:
+        return f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}"
+    if trial.refused:
+        return f"seed {trial.seed} refused: {trial.refused}"
+    share = f", spreads {trial.worst[SPREADS]:.2g} of the margin" if SPREADS in trial.worst else ""
+    return f"seed {trial.seed} {trial.verdict}, {trial.seconds:.0f} s{share}"
+
+
 def summary(trials: Sequence[Trial], seconds: float) -> str:
     """One line: how many were judged, refused and alarmed, how near the right ones came to an alarm, and the time."""
     judged = [t for t in trials if not t.refused]
@@ -260,37 +283,49 @@ def summary(trials: Sequence[Trial], seconds: float) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--count", type=click.IntRange(1), default=200, show_default=True, help="Models to try, of the seeds from 0 on."
+    "--count",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Models to try, of the seeds from --first on.",
 )
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--seed", "seeds", type=click.IntRange(0), multiple=True, help="Run this model alone; may be repeated.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Runs at a time.")
 @click.option("--mutant", default="", help="Plant a deliberate fault in every run, to see that it alarms.")
+@click.option(
+    "--backend", "backends", type=click.Choice(BACKENDS), multiple=True, default=BACKENDS, show_default=True,
+    help="What runs them; xla-cpu alone is quicker, and says nothing of IREE.",
+)  # fmt: skip
 @compute_option
-def command(count: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str) -> int:
+def command(
+    count: int, first: int, seeds: tuple[int, ...], jobs: int, mutant: str, compute: str, backends: tuple[str, ...]
+) -> int:
     """Run random models that are right, and exit with 1 if anything is found wrong with one of them."""
     if mutant:
         named(mutant)
-    started = time.monotonic()
+    started, trials = time.monotonic(), list[Trial]()
 
     def done(trial: Trial) -> None:
-        if trial.refused:
-            click.echo(f"seed {trial.seed} refused: {trial.refused}")
-        if trial.alarms:
-            click.echo(f"seed {trial.seed} ALARM: {'; '.join(trial.alarms)}")
+        trials.append(trial)
+        click.echo(line_of(trial))
 
-    with (
-        # Hundreds of models that nobody asks for again must not stay. A worker that was interrupted may still be writing.
-        TemporaryDirectory(prefix="hloracle-", ignore_cleanup_errors=True) as folder,
-        environment("HLORACLE_CACHE", folder),
-        xla_flags(NO_OPTIMIZER),
-        terminal.status("starting") as status,
-    ):
+    asked = list(dict.fromkeys(seeds)) or range(first, first + count)
+    try:
+        with (
+            # Hundreds of models that nobody asks for again must not stay. A worker that was interrupted may still be writing.
+            TemporaryDirectory(prefix="hloracle-", ignore_cleanup_errors=True) as folder,
+            environment("HLORACLE_CACHE", folder),
+            xla_flags(NO_OPTIMIZER),
+            terminal.status("starting") as status,
+        ):
 
-        def report(line: str) -> None:
-            status.update(f"[dim]{line}[/]")
+            def report(line: str) -> None:
+                status.update(f"[dim]{line}[/]")
 
-        trials = run_models(list(dict.fromkeys(seeds)) or range(count), jobs, report, mutant, done, compute)
-    click.echo(summary(trials, time.monotonic() - started))
+            run_models(asked, jobs, report, mutant, done, compute, tuple(dict.fromkeys(backends)))
+    finally:  # also of what an interruption leaves
+        click.echo(summary(trials, time.monotonic() - started))
     if not seeds and _too_many_refused(trials):
         click.echo(f"more than {MOST_REFUSED:.0%} of the models were refused: too little was tried")
         return 1

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_type, cast
 
+import numpy as np
 import pytest
 from records import conforms
 
@@ -354,6 +355,25 @@ def test_a_model_that_was_opened_is_a_model(tmp_path: Path) -> None:
     assert hloracle.check(tmp_path / "decode.mlir", model=model, **options).passed
     held = hloracle.open_model("tiny-llama", "int8")
     assert hloracle.open_model(held, "int8") == held
+    narrow = hloracle.open_model("tiny-llama", compute="bf16")
+    assert hloracle.open_model(narrow, compute="bf16") == narrow
+
+
+def test_what_computes_in_less_is_driven_as_any_other() -> None:
+    """A session and a batch, of caches in that type and logits in float32; a row is what it is alone."""
+    decode = hloracle.emit("tiny-llama", capacity=64, compute="f16")
+    assert (decode.abi.compute, decode.abi.results[0].dtype) == ("f16", "f32")
+    session = hloracle.open_session("tiny-llama", 64, [32], backend="xla-cpu", compute="f16")
+    alone = list(session.generate_streaming_greedy([1, 2, 3], 5))
+    assert session.cache_type == np.float16
+    batch = hloracle.open_batch("tiny-llama", 2, 64, [32], backend="xla-cpu", compute="f16")
+    greedy = batch.join([1, 2, 3], count=5)
+    drawn = batch.join([4, 5], count=6, sampling=hloracle.Sampling(temperature=0.8, top_p=0.9, seed=7))
+    for _ in batch.run():
+        pass
+    assert greedy.generated == alone
+    assert len(drawn.generated) == 6
+    assert {str(head.dtype) for head in batch.session.step({0: 1}).values()} == {"float32"}
 
 
 # ---- what is refused
@@ -581,6 +601,18 @@ def test_an_abi_of_a_source_is_held_to_what_one_in_a_file_is(change: Callable[[G
         (lambda: hloracle.emit("tiny-llama", "prefill", capacity=32), "bucket 64 does not fit capacity 32"),
         (lambda: hloracle.emit("tiny-llama", capacity=0), "--capacity: is 0; give at least one slot"),
         (lambda: hloracle.emit("tiny-llama", precision="f8"), "'f8': no such precision"),
+        (
+            lambda: hloracle.emit("tiny-llama", compute="f8"),
+            "'f8': no such type to compute in; use one of f32, bf16, f16",
+        ),
+        (lambda: hloracle.open_batch("tiny-llama", compute=cast(Any, 16)), "compute: is 16; give a string"),
+        *(
+            (
+                partial(call, "tiny-llama", precision="int8", compute="bf16"),
+                "--precision: is int8, and weights are in what",
+            )
+            for call in (hloracle.emit, hloracle.open_model, hloracle.open_session, hloracle.open_batch)
+        ),
         (lambda: hloracle.open_session("tiny-llama", 0), "--capacity: is 0; give at least one slot"),
         (lambda: hloracle.open_session("tiny-llama", 64, [50]), "--bucket: is 50; give one of 32, 64, 128, 256"),
         (lambda: hloracle.open_session("tiny-llama", 64, backend="tpu"), "'tpu': is no backend"),

@@ -36,7 +36,7 @@ def row(title: str, decode: list[float], prefill: list[float], read_bytes: int =
         for kind, at, ms in (("decode", 16, decode), ("prefill", 256, prefill))
     }
     return {
-        "title": title, "precision": "f32", "batch": 1, "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
+        "title": title, "precision": "f32", "batch": 1, "compute": "f32", "choice": "", "load_seconds": 0.8, "first_token_ms": 40.0, "read_bytes": read_bytes,
         "resident_bytes": 2_000_000_000, "agreed": None, "failure": "", **measured,
     }  # fmt: skip
 
@@ -156,6 +156,33 @@ def test_every_contender_answers(spec: Spec, monkeypatch: pytest.MonkeyPatch) ->
     one, other = contenders.text([5, 6, 7], 4), contenders.text([5, 6, 7], 4)
     assert one == other
     assert len(one) == 4
+
+
+def test_what_computes_in_less_takes_part_beside_the_others() -> None:
+    """With a name of its own: a graph whose weights alone are bf16 is another contender."""
+    found = {spec.id: spec for spec in contenders.contenders("tiny-llama", ["f32", "bf16"], 2, "f16")}
+    assert list(found) == [
+        "emitter/f32", "emitter/bf16", "emitter/f16/computed", "emitter/f32/batch", "emitter/bf16/batch",
+        "emitter/f16/computed/batch", "oracle/f32", "oracle/f16/computed", "transformers/f32", "transformers/bf16",
+        "transformers/f16",
+    ]  # fmt: skip
+    for name in ("emitter/f16/computed", "emitter/f16/computed/batch", "oracle/f16/computed"):
+        spec = found[name]
+        graphs = contenders.graphs_of(TASK, spec, contenders.opened(spec, TASK))
+        assert {g.abi.compute for g in graphs} == {"f16"}
+        assert {g.abi.batch for g in graphs} == {spec.batch}
+    (plain, _) = run._as_tuned(found["emitter/f16/computed"], TASK, Progress())
+    assert plain is found["emitter/f16/computed"], "nothing is tuned for it"
+
+
+@pytest.mark.parametrize("id", ["emitter/bf16/computed", "oracle/bf16/computed"])
+def test_a_contender_that_computes_in_less_answers(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contenders, "_here", None)
+    (spec,) = (s for s in contenders.contenders("tiny-llama", ["f32"], compute="bf16") if s.id == id)
+    opened = contenders.open_(spec, TASK, time.time())
+    assert opened.first_token_ms > 0
+    assert contenders.decode(TASK.contexts[0]) > 0
+    assert len(contenders.text([5, 6, 7], 4)) == 4
 
 
 def test_hugging_face_has_the_attention_that_it_supports() -> None:

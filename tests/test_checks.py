@@ -554,6 +554,52 @@ def test_census_sees_one_operation_more_in_any_layer(family: str) -> None:
         assert "divide" in found.detail
 
 
+def narrow_graphs(family: str, compute: str, layout: Callable[..., Any] = default_layout) -> list[tuple[Graph, Any]]:
+    """The same that compute in bf16 or f16, and those of several rows."""
+    config = from_hf(TINY[family])
+    held = layout(config, compute, panels=False)
+    specs = [("decode", 0, 1), ("prefill", BUCKET, 1), ("extend", BUCKET, 1), ("decode", 0, 3), ("extend", BUCKET, 3)]
+    return [facts(emit(config, phase, "logits", SLOTS, bucket, held, batch, compute)) for phase, bucket, batch in specs]
+
+
+@pytest.mark.parametrize("compute", ["bf16", "f16"])
+@pytest.mark.parametrize("family", PER_FAMILY)
+def test_the_census_of_what_computes_in_less(family: str, compute: str) -> None:
+    """It is that of float32, and what the row names beside it; a rounding more in any layer is one too many."""
+    config, graphs = from_hf(TINY[family]), narrow_graphs(family, compute)
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {id: (c.status, c.detail) for id, c in found.items() if c.status != "passed"} == {}
+    for layer in range(config.num_hidden_layers):
+        wrong = facts(once_more(graphs[0][0], f"layers.{layer}.input_layernorm", "convert"))
+        census_check = by_id(graph_checks("emitter", [wrong, *graphs[1:]], config))["emitter.census"]
+        assert census_check.status == "failed"
+        assert "convert" in census_check.detail
+    # In float32 there is none of them, and in bf16 they are not left out.
+    wide = emit(config, "decode", "logits", SLOTS)
+    assert census_pin("emitter", graphs[0][0], config) != census_pin("emitter", wide, config)
+
+
+def test_what_computes_in_less_has_no_pin_where_it_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said to be skipped, and does not pass by the row of float32; nor where weights are fused."""
+    graphs = narrow_graphs("llama", "bf16")
+    pins = {key: {k: v for k, v in row.items() if k != "narrow"} for key, row in census._pins().items()}
+    joined = narrow_graphs("llama", "bf16", lambda *a, **k: fused(CONFIG, default_layout(*a, **k)))
+    assert by_id(graph_checks("emitter", joined, CONFIG))["emitter.census"].status == "skipped"
+    monkeypatch.setattr(census, "_pins", lambda: pins)
+    skipped = by_id(graph_checks("emitter", graphs, CONFIG))["emitter.census"]
+    assert (skipped.status, bool(skipped.detail)) == ("skipped", True)
+
+
+def test_what_is_more_in_a_row() -> None:
+    """Of counts that are alike nothing is left, and fewer are told as well."""
+    less = {"fixed": {"add": 1, "dot_general": 1}, "layers": {"dense": {"add": 2}}, "rows": {"slice": 3}}
+    more = {"fixed": {"add": 1, "convert": 2}, "layers": {"dense": {"add": 2, "convert": 5}}, "rows": {"slice": 3}}
+    assert pin_census.difference(more, less) == {
+        "fixed": {"convert": 2, "dot_general": -1},
+        "layers": {"dense": {"convert": 5}},
+    }
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_models_have_a_census(name: str) -> None:
     """With two layers of each kind, whose graphs are written at once."""

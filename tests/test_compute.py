@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -19,14 +21,17 @@ from hloracle.core.tolerances import NARROW_MARGINS, NARROW_ROUNDING
 from hloracle.emitters.model import emit
 from hloracle.localize.inputs import LARGE, SCALES, scales, share_of
 from hloracle.mutants import MUTANTS
+from hloracle.production.choice import production_graphs, untuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.checkpoint import COMPUTE, open_checkpoint
+from hloracle.reference.model.contract import GraphSpec
 from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.weights import default_layout
 from hloracle.reports.page.html import render
 from hloracle.reports.record import validate
+from hloracle.reports.text import share
 
 NARROW = ("bf16", "f16")
 CONFIG = from_hf(TINY["llama"])
@@ -161,6 +166,30 @@ def test_rows_and_blocks_of_keys_are_of_the_type(architecture: str) -> None:
         assert {r.dtype for r in found.abi.results if r.name in ("k_cache", "v_cache")} == {"bf16"}
 
 
+@pytest.mark.parametrize("compute", NARROW)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_no_production_graph_is_compiled_with_data_tiling(compute: str, batch: int) -> None:
+    """With which IREE 3.13 compiles no product of bf16, and says nothing that names it."""
+    checkpoint = open_checkpoint(resolve("tiny-llama", compute=compute))
+    specs = [
+        GraphSpec("decode", "token", 64, 0, batch, compute),
+        GraphSpec("extend" if batch > 1 else "prefill", "token", 64, 32, batch, compute),
+    ]
+    graphs = production_graphs(checkpoint, "f32", untuned(batch=batch, compute=compute), specs)
+    assert {a.dtype for g in graphs for a in g.abi.arguments if a.role in ("weight", "k_cache")} == {compute, "f32"}
+    assert not [g.name for g in graphs if any("data-tiling" in flag for flag in g.flags)]
+
+
+def test_a_model_that_is_computed_in_less_is_named_so() -> None:
+    """Its directory is the model, as long as what it is computed in is said again."""
+    directory = resolve("tiny-llama", compute="bf16")
+    assert resolve(str(directory), compute="bf16") == directory
+    with pytest.raises(InputError, match="is computed in bf16; add --compute bf16"):
+        resolve(str(directory))
+    with pytest.raises(InputError, match="is computed in bf16; name the model that it was made from"):
+        resolve(str(directory), compute="f16")
+
+
 def test_sums_are_of_float32() -> None:
     """Products give float32, and nothing is added up in less."""
     text = graph("bf16").text
@@ -240,6 +269,25 @@ def test_the_page_has_the_three_distributions(off: float, words: str) -> None:
     page = render(record)
     for text in ("How errors are spread", "Hugging Face, float32", "Hugging Face, bfloat16", "emitter/iree-cpu", words):
         assert text in page
+    assert page.count('class="fluid spread ') == 4, "both of Hugging Face, what is accepted, and the graph"
+    assert re.findall(r"0\.03 <span class=\"muted at\">(.*?)</span>", page) == ["3×"] * 4, "how many times that is"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (0.0, "0 %"),
+        (0.001, "under 1 %"),
+        (0.333, "33 %"),
+        (0.9999, "99 %"),
+        (1.0, "100 %"),
+        (1.001, "101 %"),
+        (math.inf, "∞"),
+    ],
+)
+def test_a_share_of_what_is_accepted(part: float, words: str) -> None:
+    """None that is beyond reads as if it were within."""
+    assert share(part) == words
 
 
 def test_a_record_that_passes_has_no_spread_beyond_its_limit() -> None:

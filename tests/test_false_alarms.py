@@ -27,11 +27,12 @@ from hloracle.reference.model.tensor_file import DTYPES
 from hloracle.reference.model.weights import weight_shapes
 from hloracle.studies import false_alarms as module
 from hloracle.studies.false_alarms import (
-    LOOKS,
+    BACKENDS,
     Trial,
     command,
     draw_model,
     draw_weight,
+    looks,
     run_models,
     summary,
     trial_of,
@@ -202,7 +203,7 @@ def looking(kind: str, source: str, backend: str, head: str) -> dict[str, Any]:
 
 def record(*more: dict[str, Any], verdict: str = "conforms") -> dict[str, Any]:
     """A record as far as it is read here, with the given checks instead of those of the same id."""
-    checks = {c["id"]: c for c in [check("reference.noise"), *(looking(*look) for look in LOOKS), *more]}
+    checks = {c["id"]: c for c in [check("reference.noise"), *(looking(*look) for look in looks()), *more]}
     configurations = {
         "emitter/iree-cpu": {"logit_error": 2.0, "logit_limit": 8.0},
         "emitter/iree-cpu/token": {"logit_error": None, "logit_limit": None},
@@ -249,7 +250,7 @@ def test_alarms(case: str) -> None:
 def test_a_record_without_what_looks_inside_alarms() -> None:
     found = record()
     found["checks"] = [c for c in found["checks"] if c["kind"] == "noise"]
-    assert trial_of(7, found, 1.0).alarms == tuple(f"{' '.join(filter(None, look))} did not look" for look in LOOKS)
+    assert trial_of(7, found, 1.0).alarms == tuple(f"{' '.join(filter(None, look))} did not look" for look in looks())
 
 
 def test_refused() -> None:
@@ -272,7 +273,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, refused: Sequence[int] = (), alarming:
 
     def run_each(
         function: Any,
-        items: Sequence[tuple[int, str, str]],
+        items: Sequence[tuple[int, str, str, tuple[str, ...]]],
         jobs: int,
         timeout: float,
         report: Report,
@@ -295,6 +296,48 @@ def test_count_is_of_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stub(monkeypatch)
     assert run_command_line(command, ["--count", "3"]) == 0
     assert asked == [0, 1, 2]
+    assert run_command_line(command, ["--count", "2", "--first", "7"]) == 0
+    assert asked[3:] == [7, 8]
+
+
+def test_on_one_backend_the_emitter_is_looked_into_there() -> None:
+    """A run on XLA alone has not judged what nobody looked into on XLA."""
+    assert {look[2] for look in looks("xla-cpu")} == {"", "xla-cpu"}
+    found = trial_of(7, record(), 1.0, "xla-cpu")
+    assert found.alarms == tuple(
+        f"{kind} emitter xla-cpu logits did not look" for kind in ("anchors", "caches", "streamed-logits")
+    )
+
+
+@pytest.mark.parametrize(("flags", "expected"), [([], BACKENDS), (["--backend", "xla-cpu"], ("xla-cpu",))])
+def test_what_runs_them(monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: tuple[str, ...]) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(module, "run_models", lambda *given: asked.append(given[-1]))
+    assert run_command_line(command, ["--count", "1", *flags]) == 0
+    assert asked == [expected]
+
+
+def test_what_ended_before_an_interruption_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As it ends, and summed up: a run of an hour is not lost with its last minute."""
+    stub(monkeypatch)
+    run_each = module.run_each
+
+    def interrupted(function: Any, items: Sequence[Any], *rest: Any) -> None:
+        run_each(function, items[:2], *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "run_each", interrupted)
+    assert run_command_line(command, ["--count", "5"]) == 130
+    out = capfd.readouterr().out.splitlines()
+    assert out[:2] == ["seed 0 conforms, 1 s", "seed 1 conforms, 1 s"]
+    assert out[2].startswith("2 judged (0 near-tie), 0 refused, 0 alarms;")
+
+
+def test_a_line_says_how_near_the_margins_a_model_came() -> None:
+    trial = Trial(4, "near-tie", "", (), {"spreads": 0.456}, 20.4)
+    assert module.line_of(trial) == "seed 4 near-tie, 20 s, spreads 0.46 of the margin"
 
 
 @pytest.mark.parametrize(

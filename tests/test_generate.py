@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import pytest
 from tokenizer import CHAT, V, add_bytes, add_words
 
+from hloracle.backends.session import Session
 from hloracle.cli import main as cli
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.production import choice as choices
 from hloracle.production import generate as module
 from hloracle.production.choice import Choice, keep, production_graphs, untuned
-from hloracle.production.generate import Engine, Wanted, end_of_text, generate_text, read_prompts
+from hloracle.production.generate import Engine, Wanted, end_of_text, generate_many, generate_text, read_prompts
 from hloracle.production.sampling import Sampling
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import write_tiny
@@ -206,6 +207,49 @@ def test_text_in_a_precision(precision: str, source: str, words: Path) -> None:
     assert ours(words, prompt, precision=precision, source=source, backend="xla-cpu") == expected(
         derived, prompt, inside_template=False
     )
+
+
+@pytest.mark.parametrize(
+    ("compute", "source", "batch"), [("bf16", "emitter", 1), ("bf16", "emitter", 2), ("f16", "reference", 1)]
+)
+def test_text_that_is_computed_in_less(
+    compute: str, source: str, batch: int, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs of that type, with their caches, over weights rounded to it; no token of this prompt is near to another."""
+    prompt, sessions = "a w5 b w7", []
+    monkeypatch.setattr(module, "Session", lambda *given: sessions.append(Session(*given)) or sessions[-1])
+    engine = Engine(source, "xla-cpu", 1, batch=batch, compute=compute)
+    found = [one["text"] for one in generate_many(str(words), [Wanted(prompt, COUNT)] * batch, engine)]
+    rounded = resolve(str(words), compute=compute)
+    assert found == [expected(rounded, prompt, inside_template=False)] * batch
+    assert [str(session.cache_type) for session in sessions] == [{"bf16": "bfloat16", "f16": "float16"}[compute]]
+
+
+def test_what_is_computed_in_less_has_all_weights_in_that(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named with it or not; any other precision is refused, by the command too."""
+    asked = ["generate", str(words), "-p", "a w5", "-n", "2", "--backend", "xla-cpu", "--compute", "bf16"]
+    assert cli.invoke([*asked, "--precision", "bf16"]) == 0
+    same = capsys.readouterr().out
+    assert cli.invoke(asked) == 0
+    assert capsys.readouterr().out == same
+    assert cli.invoke([*asked, "--precision", "int8"]) == 2
+    assert capsys.readouterr().err == (
+        "hloracle: --precision: is int8, and weights are in what is computed in; use bf16\n"
+    )
+
+
+def test_nothing_is_tuned_for_what_is_computed_in_less(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was measured of graphs whose sums and caches are float32."""
+    taken = []
+
+    def emitted(checkpoint: Checkpoint, precision: str, choice: Choice, specs: list[tuple[Any, ...]]) -> list[Graph]:
+        taken.append(choice)
+        return production_graphs(checkpoint, precision, choice, specs)
+
+    monkeypatch.setattr(module, "production_graphs", emitted)
+    monkeypatch.setattr(module, "tuned", lambda *_: pytest.fail("asked for what was measured"))
+    list(generate_text(str(words), Wanted("a w5", 2), Engine("emitter", "iree-cpu", 1, compute="bf16")))
+    assert taken == [untuned(compute="bf16")]
 
 
 @pytest.mark.parametrize("count", [0, -3])

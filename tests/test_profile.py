@@ -283,7 +283,7 @@ def test_what_takes_little_is_summed_up() -> None:
         return {"kind": kind, "weights": [], "count": 2.0, "ms": ms, "us": 1.0, "share": ms / 10, "workers": None}
 
     found = {
-        "phase": "decode", "position": 32, "precision": "f32", "model": "m", "capacity": 64, "threads": 2,
+        "phase": "decode", "position": 32, "precision": "f32", "compute": "f32", "model": "m", "capacity": 64, "threads": 2,
         "choice": "[rows]", "ignored": "a [file] was ignored", "ms": [1.0, 2.0, 3.0], "median": 2.0, "profiled_ms": 2.5,
         "dispatch_ms": 10.0, "bandwidth": 1e10, "read_bytes": 5_000_000,
         "dispatches": [row("large", 9.84), row("small", 0.09), row("smaller", 0.07)],
@@ -295,6 +295,8 @@ def test_what_takes_little_is_summed_up() -> None:
     assert "the weights' 5.0 MB in 0.50 ms" in text
     assert "a [file] was ignored" in text
     assert "[rows]" in text
+    assert "m, f32, 64 cache slots" in text
+    assert "m, computed in bf16, 64 cache slots" in shown(found | {"compute": "bf16"})
     found["dispatches"] = [row("large", 10.0)]
     assert "other kinds" not in shown(found)
     assert max(len(line) for line in shown(found, 60).splitlines()) <= 60

@@ -54,7 +54,10 @@ SIZES = frozenset(
 
 
 def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -> str:
-    """The row of census.json that pins this graph: what the operations depend on besides the number of layers."""
+    """The row of census.json that pins this graph: what the operations depend on besides the number of layers.
+
+    What computes in bf16 or f16 has the row of float32, and the one that this row names as `narrow`.
+    """
     usual = {f.name: f.default for f in dataclasses.fields(Config)}
     options = []
     for name, default in usual.items():
@@ -79,7 +82,6 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
-    options += ["narrow"] if abi.compute != "f32" else []
     options += ["blocks"] if source == "emitter" and in_blocks(abi, on_device) else []
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
@@ -95,21 +97,31 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
-    row = _pins().get(census_key(source, graph.abi, config, graph.on_device))
-    # The pin of what computes in less than float32 has its weights in that type already.
-    held = held_ops(graph, config) if graph.abi.compute == "f32" else Counter()
+    rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi.compute)
+    held = held_ops(graph, config)
     kinds = Counter(layer_kind(layer) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
-    if row is None or held is None or config.num_hidden_layers < 2 or narrow or not set(kinds) <= set(row["layers"]):
+    known = bool(rows) and set(kinds) <= set(rows[0]["layers"])
+    if not known or held is None or config.num_hidden_layers < 2 or narrow:
         return None
-    pin = Counter(row["fixed"])
-    for kind, count in kinds.items():
-        pin.update({op: count * n for op, n in row["layers"][kind].items()})
+    pin: Counter[str] = Counter()
     # What is written out for each row of a batch, in each layer; the pin is of two rows.
-    more = (graph.abi.batch - 2) * config.num_hidden_layers
-    pin.update({op: more * n for op, n in row.get("rows", {}).items()})
+    further = (graph.abi.batch - 2) * config.num_hidden_layers
+    for row in rows:
+        pin.update(row["fixed"])
+        for kind, count in kinds.items():
+            pin.update({op: count * n for op, n in row["layers"].get(kind, {}).items()})
+        pin.update({op: further * n for op, n in row.get("rows", {}).items()})
     pin.update(held)
     return {op: n for op, n in pin.items() if n}
+
+
+def _rows(key: str, compute: str) -> list[dict[str, Any]]:
+    """The rows of census.json that a graph's operations are together; none where it has no pin."""
+    row = _pins().get(key)
+    if row is None or compute == "f32":
+        return [row] if row else []
+    return [row, _pins()[row["narrow"]]] if "narrow" in row else []
 
 
 def op_kinds_for(config: Config) -> set[str]:
@@ -133,6 +145,7 @@ def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
     """The kinds that a graph's mechanisms, and how it holds weights, need and a Llama's of plain weights do not."""
     kinds = op_kinds_for(config) | held_kinds(graph, config)
     kinds |= ON_DEVICE_KINDS if graph.on_device else set()
+    kinds |= {"convert"} if graph.abi.compute != "f32" else set()
     return kinds | (BATCH_KINDS if graph.abi.batch > 1 else set())
 
 
@@ -187,8 +200,13 @@ def held_key(weight: str, encoding: str, use: str, part: Shape) -> str:
 
 
 def held_ops(graph: Graph, config: Config) -> Counter[str] | None:
-    """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin."""
+    """How many more operations of each kind a graph has, or fewer, because of how it holds weights; None without a pin.
+
+    A graph that computes in bf16 or f16 is pinned with its weights in that type. Fused ones have no pin there.
+    """
     found: Counter[str] = Counter()
+    if graph.abi.compute != "f32":
+        return None if any(len(parts_in(a.weight)) > 1 for a in graph.abi.weights) else found
     for argument in graph.abi.weights:
         weight, encoding, part = argument_parts(argument.name)
         if not encoding or part:

@@ -239,12 +239,13 @@ def open_checkpoint(directory: Path, config: Config | None = None) -> Checkpoint
         raise InputError(f"weights do not match config.json: {problems}", directory, fix)
     precision, encoded = _open_encoded(directory / ENCODED, config) if (directory / ENCODED).exists() else ("", {})
     files = {name: found[name][0] for name in wanted}
-    adapted, compute = Adapted.of(directory), _computed_in(directory / COMPUTE)
+    adapted, compute = Adapted.of(directory), computed_in(directory)
     return Checkpoint(directory, config, files, precision, encoded, adapted, compute)
 
 
-def _computed_in(path: Path) -> str:
-    """What the file says that the model is computed in; float32 where there is none."""
+def computed_in(directory: Path) -> str:
+    """What a checkpoint directory says that its model is computed in; float32 where it says nothing."""
+    path = directory / COMPUTE
     if not path.exists():
         return "f32"
     found = read_json(path, LARGEST_CONFIG, RESTORE)

@@ -63,6 +63,7 @@ def _environment() -> jinja2.Environment:
         "plural",
         "signed",
         "figure",
+        "share",
         "duration",
         "size",
         "parameters",

@@ -49,13 +49,15 @@ def _logits(found: Sequence[Spread]) -> Iterator[dict[str, Any]]:
         together.setdefault(f"{one['phase']}, {one['float32']}, {one['narrow']}", []).append(one)
     for some in together.values():
         first = some[0]
-        axis = _Axis([first["float32"], first["narrow"], *(one["graph"] for one in some)])
+        axis = _Axis([first["float32"], first["narrow"], first["limit"], *(one["graph"] for one in some)])
         rows = [_row(one) for one in some]
         yield {
             "of": first,
             "ticks": axis.ticks(),
             "float32": axis.strip(first["float32"]),
             "narrow": axis.strip(first["narrow"]),
+            "limit": axis.strip(first["limit"]),
+            "margins": margins(first),
             "rows": [row | {"strip": axis.strip(row["spread"]["graph"])} for row in rows],
             "over": sum(row["over"] for row in rows),
         }
@@ -73,6 +75,15 @@ def shares(one: Spread) -> dict[str, float]:
     for name in NAMES:
         got, limit = float(one["graph"][name]), float(one["limit"][name])  # type: ignore[literal-required]
         found[name] = got / limit if limit else math.inf if got else 0.0
+    return found
+
+
+def margins(one: Spread) -> dict[str, float]:
+    """How many times Hugging Face's in the same type each figure may be; both are of four digits."""
+    found: dict[str, float] = {}
+    for name in NAMES:
+        limit, narrow = float(one["limit"][name]), float(one["narrow"][name])  # type: ignore[literal-required]
+        found[name] = float(f"{limit / narrow:.2g}") if narrow else math.inf
     return found
 
 

@@ -296,7 +296,7 @@ def suite(
 
 def emit(
     model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
-    precision: str = "f32", batch: int = 1,
+    precision: str = "f32", batch: int = 1, compute: str = "f32",
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
 
@@ -305,49 +305,51 @@ def emit(
         128 or 256. head: `logits` f32[V] or `token` i32; of a decode of several rows f32[B, V] or i32[B].
       capacity: slots S of the caches, [layers, K, S, D]. precision: what weights are held in.
       batch: rows B; of several, the caches are [layers, B, K, S, D].
+      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`.
 
     Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    _, (graph,) = _emitted(
-        model, precision, [GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch)]
-    )
+    spec = GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch, compute)
+    _, (graph,) = _emitted(model, precision, [spec])
     return graph
 
 
-def open_model(model: ModelLike, precision: str = "f32", as_: str = "") -> Checkpoint:
+def open_model(model: ModelLike, precision: str = "f32", as_: str = "", compute: str = "f32") -> Checkpoint:
     """A checkpoint with its config: a directory, a .gguf file, or a name that `hloracle models` lists.
 
     Args:
       as_: the architecture that it is one of, such as `llama`, where its config.json has a `model_type` of its own.
+      compute: what it is to be computed in: `f32`, or `bf16` or `f16`, of which all of its weights are then.
 
     Raises InputError where there is no such model, its config is not understood, or it is not to be had in the precision.
     """
-    _typed({"precision": precision, "as_": as_})
-    return open_checkpoint(resolve(_named(model), precision=precision, as_=as_))
+    _typed({"precision": precision, "as_": as_, "compute": compute})
+    return open_checkpoint(resolve(_named(model), precision=precision, as_=as_, compute=compute))
 
 
 def open_session(
     model: ModelLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
-    backend: str = BUILT_IN[0], threads: int | None = None,
+    backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32",
 ) -> Session:  # fmt: skip
     """A session on the bundled emitter's graphs, which pick the token themselves: greedy, of one sequence.
 
     Args:
       capacity: cache slots. buckets: the longest prompt of each prefill graph; those within the capacity are compiled.
+      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity})
     specs = [
-        GraphSpec("decode", "token", capacity, 0),
-        *(GraphSpec("prefill", "token", capacity, b) for b in buckets if b <= capacity),
+        GraphSpec("decode", "token", capacity, compute=compute),
+        *(GraphSpec("prefill", "token", capacity, b, compute=compute) for b in buckets if b <= capacity),
     ]
     return _opened(model, precision, specs, backend, threads)
 
 
 def open_batch(
     model: ModelLike, batch: int = 4, capacity: int = 256, chunks: Sequence[int] = (64,), head: str = "logits",
-    precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None,
+    precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32",
 ) -> Batch:  # fmt: skip
     """A batch on the bundled emitter's graphs: many sequences at once, each with its own length and its own sampling.
 
@@ -355,29 +357,32 @@ def open_batch(
       batch: rows, each of which holds a sequence. capacity: cache slots of a row.
       chunks: how many tokens of a prompt go at once; of several, the smallest that holds what is left. head: `logits`, or `token`
         where nothing is drawn, which is faster: the graphs then pick the most likely token themselves.
+      compute: as of `open_session`; logits are float32 of any.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity, "batch": batch})
-    specs = [GraphSpec("decode", head, capacity, 0, batch)]
-    specs += [GraphSpec("extend", head, capacity, chunk, batch) for chunk in dict.fromkeys(chunks)]
+    specs = [GraphSpec("decode", head, capacity, 0, batch, compute)]
+    specs += [GraphSpec("extend", head, capacity, chunk, batch, compute) for chunk in dict.fromkeys(chunks)]
     return Batch(_opened(model, precision, specs, backend, threads))
 
 
 def generate(
-    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32", as_: str = ""
+    model: ModelLike, prompt: str, count: int = 48, raw: bool = False, precision: str = "f32", as_: str = "",
+    compute: str = "f32",
 ) -> Iterator[str]:  # fmt: skip
     """Continue a prompt at temperature 0, in pieces that are whole characters; ends at an end-of-text token.
 
     Args:
-      count: at most so many tokens. raw: give the prompt as it is, without the model's chat template. as_: see `open_model`.
+      count: at most so many tokens. raw: give the prompt as it is, without the model's chat template. as_, compute: see
+        `open_model`.
 
     Raises InputError for what names no model. Raises, when the first piece is asked for, InputError for a model without a
     tokenizer, a prompt that is empty or too long, and as `open_model` does; and ToolchainError where IREE fails.
     """
     from hloracle.production.generate import Engine, Wanted, generate_text
 
-    engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision, as_=as_)
+    engine = Engine(EMITTER, BUILT_IN[0], threads_available(), precision, as_=as_, compute=compute)
     return generate_text(_named(model), Wanted(prompt, count, raw), engine)
 
 
@@ -394,8 +399,10 @@ def _emitted(
     for spec in specs:
         _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch})
         check_contract(*spec[:5])
-    opened = open_model(model, precision)
-    return opened, production_graphs(opened, precision, untuned(batch=specs[0].batch, precision=precision), specs)
+    first = specs[0]
+    opened = open_model(model, precision, compute=first.compute)
+    choice = untuned(batch=first.batch, precision=precision, compute=first.compute)
+    return opened, production_graphs(opened, precision, choice, specs)
 
 
 # ---- what options mean

@@ -115,6 +115,23 @@ def with_programs(seconds: float, size: int | None) -> Record:
     return record
 
 
+def in_bf16() -> Record:
+    """A run of graphs that compute in bf16: how errors are spread in logits of two phases and at two anchors."""
+    record = records.conforms()
+    record["settings"]["compute"] = "bf16"
+    sizes = {"float32": 1e-6, "narrow": 0.01, "graph": 0.012, "limit": 0.03}
+    figures = {
+        whose: {"rms": 1.3 * x, "median": x, "p99": 2.6 * x, "largest": 5 * x * (2 if whose == "limit" else 1)}
+        for whose, x in sizes.items()
+    }
+    record["spreads"] = [
+        {"configuration": c["id"], "phase": phase, "anchor": anchor, "rows": 188, "scale": 3.1, **figures}
+        for c in record["configurations"] for phase in ("prefill", "decode")
+        for anchor in ("logits", "layers.1.self_attn.probs", "layers.2.post_attention_layernorm")
+    ]  # fmt: skip
+    return record
+
+
 def hostile_base() -> Record:
     """A run before the hostile one, of other tokens, figures and graphs."""
     record = hostile()
@@ -145,6 +162,7 @@ PAGES = [
     _report("passing", records.conforms),
     _report("failing", records.failing),
     _report("near-tie", records.near_tie),
+    _report("bf16", in_bf16),
     _report("broken", records.without_results),
     _report("empty", records.empty),
     _report("suite", records.suite),
