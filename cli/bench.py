@@ -34,6 +34,7 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
     "--batch", type=click.IntRange(1, BATCH), default=1, show_default=True, metavar="B",
     help="Time graphs of B rows beside those of one: tokens of all rows together.",
 )  # fmt: skip
+@options.ring
 @options.as_json
 @options.threads
 @options.out("bench.json and bench.html")
