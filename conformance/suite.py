@@ -85,10 +85,14 @@ def run_suite(
       kind: rows of the tiny models' graphs, what they compute in, and whether windowed layers have rings.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
-    Raises InputError when the real model cannot be run, or one whose process died cannot be read either.
+    Raises InputError when the real model cannot be run, or one whose process died cannot be read either; and for rings in a family
+    that has none.
     """
     if real is not None:
         real.validate()
+    if kind[2] and (without := [name for name in families if name not in with_rings(families)]):
+        what = f"needs a layer with a window, and {without[0]} has none"
+        raise InputError(what, "--ring", f"name some of: {', '.join(with_rings(list(FAMILIES)))}")
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
