@@ -147,7 +147,9 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     if asked["ring"] and not families:
         chosen, model = with_rings(chosen), None
         left = [name for name in selected(()) if name not in chosen]
-        say(f"{DEFAULT_MODEL} and {len(left)} families are left out, which have no layer with a window: {', '.join(left)}")
+        say(
+            f"{DEFAULT_MODEL} and {len(left)} families are left out, which have no layer with a window: {', '.join(left)}"
+        )
     for name in () if model else ("rounds", "threads"):
         if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("has no effect on families alone: it is of the real model", f"--{name}", "leave it out")
@@ -161,9 +163,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
         return write_family(record.data, out, name)
 
     with progress_shown() as progress:
-        record = hloracle.suite(
-            chosen, model, jobs, keep, out=out, progress=progress, **asked
-        ).data
+        record = hloracle.suite(chosen, model, jobs, keep, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json, print_families)
 
 

@@ -170,7 +170,7 @@ class Abi:
     def cache_shapes(self) -> list[tuple[int, ...]]:
         """Of k_cache and v_cache of one row, [L, K, S, D] with all layers, wherever these are kept; empty without any."""
         by_role = {r.role: r.shape for r in self.results}
-        found = []
+        found: list[tuple[int, ...]] = []
         for cache, ring in zip(CACHES, RINGS, strict=True):
             some = [by_role[role] for role in (cache, ring) if role in by_role]
             if some:

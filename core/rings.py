@@ -21,8 +21,7 @@ def held(abi: Abi, layers: int, filled: int) -> np.ndarray:
     """Which positions there are slots of, where so many are filled: bool [L, S]. All but what a ring has no more, or not yet."""
     found = np.ones((layers, abi.capacity), np.bool_)
     if abi.windowed:
-        found[list(abi.windowed)] = False
-        found[np.ix_(abi.windowed, positions(abi.ring, filled))] = True
+        found[list(abi.windowed)] = np.isin(np.arange(abi.capacity), positions(abi.ring, filled))
     return found
 
 

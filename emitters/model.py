@@ -201,7 +201,7 @@ class RingExtendCache(ExtendCache):
     tokens: Value = field(kw_only=True)
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
-        (T, K, D), (W, _) = new.shape, cache.shape[-2:]
+        (_, K, D), (W, _) = new.shape, cache.shape[-2:]
         mine, of_heads = self._mine(b, cache), (math.prod(cache.shape[:-3]), K, W, D)
         old = b.reshape(b.looked_up(b.reshape(cache, of_heads), mine), (K, W, D))
         if b.on_device:  # of a slice IREE 3.13 gathers other rows there
@@ -210,9 +210,7 @@ class RingExtendCache(ExtendCache):
         keys = b.optimization_barrier(b.concatenate([old, b.transpose(new, (1, 0, 2))], 1))  # [K, W+T, D]
         taken = b.compare(self.tokens, b.i32(0, (W,)), "GE")
         last = b.gather_rows(new, b.reshape(b.maximum(self.tokens, b.i32(0, (W,))), (W, 1)))  # [W, K, D]
-        kept = b.select(
-            b.broadcast_in_dim(taken, (K, W, D), (1,)), b.transpose(last, (1, 0, 2)), b.part(keys, 1, 0, W)
-        )
+        kept = b.select(b.broadcast_in_dim(taken, (K, W, D), (1,)), b.transpose(last, (1, 0, 2)), b.part(keys, 1, 0, W))
         kept = b.reshape(b.optimization_barrier(kept), (K * W, D))
         first = b.multiply(mine, b.i32(K * W))
         at = b.add(b.iota((K * W, 1), "i32"), b.over_first(first, (K * W, 1)))

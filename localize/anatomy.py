@@ -413,7 +413,10 @@ class Anatomy:
             if part in CACHES and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if _floats(result) == self._cache_shapes.get(self.graph.abi.role(part, layer)) and operation.operation.name not in PARTS:
+                if (
+                    _floats(result) == self._cache_shapes.get(self.graph.abi.role(part, layer))
+                    and operation.operation.name not in PARTS
+                ):
                     found[part, layer] = result
         return found
 

@@ -207,7 +207,9 @@ class _Watched:
         columns = situation.rows
         rows = self._errors(situation, head)
         for anchor, errors in self._cache_errors(row, len(tokens)).items():
-            if anchor in rows:  # of an extend also of what was there before; what a ring holds no more has a figure here alone
+            if (
+                anchor in rows
+            ):  # of an extend also of what was there before; what a ring holds no more has a figure here alone
                 which = situation.counted_rows(anchor)
                 errors[which] = np.fmax(errors[which], rows[anchor])
             rows[anchor] = errors[columns]

@@ -22,12 +22,24 @@ rows = partial(ring, batch=3)  # whose prompts are extended
 # ---- decode
 
 
-@ring("ring-not-wrapped", "ring-slot", "what comes after the last slot stays there", anchor=KEYS, replaces=f"{BUILDER}ring_slots")
+@ring(
+    "ring-not-wrapped",
+    "ring-slot",
+    "what comes after the last slot stays there",
+    anchor=KEYS,
+    replaces=f"{BUILDER}ring_slots",
+)
 def not_wrapped(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
     return b.minimum(position, b.i32(slots - 1, position.shape))
 
 
-@ring("ring-slot-next", "ring-slot", "from the second turn on, a slot too far", anchor=KEYS, replaces=f"{BUILDER}ring_slots")
+@ring(
+    "ring-slot-next",
+    "ring-slot",
+    "from the second turn on, a slot too far",
+    anchor=KEYS,
+    replaces=f"{BUILDER}ring_slots",
+)
 def slot_next(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
     turned = b.minimum(b.divide(position, b.i32(slots, position.shape)), b.i32(1, position.shape))
     return right(b, b.add(position, turned), slots)
@@ -49,7 +61,13 @@ def oldest_hidden(right: Right[Value], b: LayerBuilder, position: Value, slots: 
     return right(b, position, slots, window - 1)
 
 
-@rows("ring-idle-writes", "ring-slot", "an idle row writes to its first slot", anchor=KEYS, replaces=f"{BUILDER}ring_slots")
+@rows(
+    "ring-idle-writes",
+    "ring-slot",
+    "an idle row writes to its first slot",
+    anchor=KEYS,
+    replaces=f"{BUILDER}ring_slots",
+)
 def idle_writes(right: Right[Value], b: LayerBuilder, position: Value, slots: int) -> Value:
     return b.maximum(right(b, position, slots), b.i32(0, position.shape))
 
@@ -72,12 +90,24 @@ def padding_kept(right: Right[Value], b: LayerBuilder, position: Value, length: 
     return right(b, position, b.i32(BUCKET), slots)
 
 
-@rows("ring-chunk-from-zero", "ring-kept", "a chunk is kept as if it began at 0", anchor=KEYS, replaces=f"{BUILDER}ring_tokens")
+@rows(
+    "ring-chunk-from-zero",
+    "ring-kept",
+    "a chunk is kept as if it began at 0",
+    anchor=KEYS,
+    replaces=f"{BUILDER}ring_tokens",
+)
 def chunk_from_zero(right: Right[Value], b: LayerBuilder, position: Value, length: Value, slots: int) -> Value:
     return right(b, b.i32(0), length, slots)
 
 
-@rows("ring-written-first", "ring-order", "a chunk attends to the ring that it has written to", anchor=KEYS, replaces=EXTEND)
+@rows(
+    "ring-written-first",
+    "ring-order",
+    "a chunk attends to the ring that it has written to",
+    anchor=KEYS,
+    replaces=EXTEND,
+)
 def written_first(right: Right[Written], cache: RingExtendCache, b: LayerBuilder, old: Value, new: Value) -> Written:
     (T, K, D), W = new.shape, old.shape[-2]
     written, keys = right(cache, b, old, new)

@@ -93,7 +93,9 @@ def test_positions_are_those_of_writing_one_after_the_other(filled: int) -> None
 
 def test_caches_by_position_and_back() -> None:
     abi = graph_abi(checkpoint("gemma3_text").config, "decode", "logits", S, ring=True)
-    caches = [np.random.default_rng(i).normal(0, 1, shape).astype(np.float32) for i, shape in enumerate(abi.cache_shapes)]
+    caches = [
+        np.random.default_rng(i).normal(0, 1, shape).astype(np.float32) for i, shape in enumerate(abi.cache_shapes)
+    ]
     for filled in (0, 3, W, S):
         there = rings.by_position(abi, rings.as_kept(abi, caches, filled), filled)
         holds = rings.held(abi, len(caches[0]), filled)
@@ -210,7 +212,9 @@ def test_idle_rows_stay_bit_for_bit_also_with_a_window_of_one() -> None:
 
 
 def abi(family: str = "gemma3_text", phase: str = "decode", batch: int = 1) -> Abi:
-    return graph_abi(checkpoint(family).config, phase, "logits", S, T if phase != "decode" else 0, batch=batch, ring=True)
+    return graph_abi(
+        checkpoint(family).config, phase, "logits", S, T if phase != "decode" else 0, batch=batch, ring=True
+    )
 
 
 def test_the_abi_of_rings(tmp_path: Path) -> None:
@@ -224,7 +228,10 @@ def test_the_abi_of_rings(tmp_path: Path) -> None:
         one.validate()
         (tmp_path / "a.abi.json").write_text(one.to_json())
         assert Abi.from_file(tmp_path / "a.abi.json") == one
-    assert graph_name(checkpoint("mistral").config, "decode", "token", 0, 2, ring=True) == "mistral_decode_token_batch_2_ring"
+    assert (
+        graph_name(checkpoint("mistral").config, "decode", "token", 0, 2, ring=True)
+        == "mistral_decode_token_batch_2_ring"
+    )
 
 
 @pytest.mark.parametrize(

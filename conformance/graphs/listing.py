@@ -193,7 +193,11 @@ class _Reader:
     def _next(self, role: str, layer: int) -> int:
         """The next layer that is in the same cache or ring."""
         after = layer + 1
-        while self._abi.windowed and after < self._abi.cache_shapes[0][0] and self._abi.role(cache_of(role), after) != role:
+        while (
+            self._abi.windowed
+            and after < self._abi.cache_shapes[0][0]
+            and self._abi.role(cache_of(role), after) != role
+        ):
             after += 1
         return after
 

@@ -6,7 +6,6 @@ that it asks for. And what no compiler gets wrong today another one may.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

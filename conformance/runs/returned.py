@@ -182,7 +182,10 @@ def slots_of(
 
 
 def changed(
-    before: Sequence[np.ndarray], after: Sequence[np.ndarray], slots: slice | np.ndarray, holds: np.ndarray | None = None
+    before: Sequence[np.ndarray],
+    after: Sequence[np.ndarray],
+    slots: slice | np.ndarray,
+    holds: np.ndarray | None = None,
 ) -> str:
     """The first of these slots that is not bit for bit what it was, in words; empty where all are.
 
@@ -249,7 +252,9 @@ def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Con
         if length == lengths[len(lengths) // 2] and not slots.stayed:
             slots = replace(slots, stayed=_padded_otherwise(session, stream, length, truth, config))
         if found and length == lengths[-1]:  # pyright: ignore[reportGeneralTypeIssues]  (it is not empty here)
-            apart = _apart(truth, config, length, (head, caches), (found.head, found.caches), session.holds() & found.holds)
+            apart = _apart(
+                truth, config, length, (head, caches), (found.head, found.caches), session.holds() & found.holds
+            )
     heads, decoded = (found.errors, found.slots) if found else ([], None)
     return Streamed(heads, prefilled, decoded, slots, apart)
 

@@ -119,7 +119,9 @@ def _of_source(
         slots = capacity if "decode" in phases else max(buckets)
         ring = max(abi.ring for abi in abis)
         last = f", the last {ring} where a layer has a ring" if ring else ""
-        phrases.append(("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches") + last)
+        phrases.append(
+            ("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches") + last
+        )
         if filled < slots:
             missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
     if held := dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "state"):

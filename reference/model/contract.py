@@ -125,12 +125,12 @@ def graph_abi(
     results = [
         i32("token", *heads) if head == "token" else Tensor("logits", "logits", (*heads, config.vocab_size), "f32")
     ]
-    says = {"positions": 0 if "k_cache" in shapes else capacity, "windowed": config.windowed(capacity) if ring else ()}
+    positions, windowed = 0 if "k_cache" in shapes else capacity, config.windowed(capacity) if ring else ()
     if phase == "prefill":
-        return Abi(phase, (*weights, *inputs), (*results, *caches), **says)
+        return Abi(phase, (*weights, *inputs), (*results, *caches), "main", positions, windowed)
     first = len(weights) + len(inputs)
     results += [replace(cache, aliases=first + i) for i, cache in enumerate(caches)]
-    return Abi(phase, (*weights, *inputs, *caches), tuple(results), **says)
+    return Abi(phase, (*weights, *inputs, *caches), tuple(results), "main", positions, windowed)
 
 
 def extend_inputs(config: Config, capacity: int, batch: int) -> tuple[str, ...]:

@@ -372,7 +372,9 @@ def _blocks(
     """x [T, E] -> [T, E]"""
     block, model = _architecture(config).block, w.inside("model")
     for i, layer in enumerate(config.layers):
-        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[layer.window], caches[layer.window], layer.sparse)
+        given = LayerInputs(
+            ropes[layer.rope] if layer.rope else None, masks[layer.window], caches[layer.window], layer.sparse
+        )
         with scope(f"layers.{i}"):
             x = block(x, model.inside(f"layers.{i}"), given, config)
     return x
