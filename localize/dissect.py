@@ -301,8 +301,10 @@ class _Watched:
             for layer in range(run.config.num_hidden_layers):
                 anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
                 whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
-                errors = slot_errors(run.truth, run.config, anchor, slots) if whole else np.full(filled, np.inf)
-                found[anchor] = np.where(holds[layer] | ~np.bool_(whole), errors, np.nan)
+                found[anchor] = np.full(filled, np.nan if whole else np.inf)
+                if whole:
+                    which = np.flatnonzero(holds[layer])
+                    found[anchor][which] = slot_errors(run.truth, run.config, anchor, slots, which)
         return found
 
 

@@ -65,6 +65,6 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
     holds = held(abi, config.num_hidden_layers, filled)[:, :filled]
     for part, cache in zip(CACHES, by_position(abi, kept, filled) if kept else (), strict=False):
         for layer in range(len(cache)):
-            found = slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled])
-            errors.append(float(np.max(found[holds[layer]])))
+            which = np.flatnonzero(holds[layer])
+            errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", cache[layer], which))))
     return max(errors, key=lambda e: np.inf if np.isnan(e) else e)

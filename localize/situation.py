@@ -447,14 +447,16 @@ def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.
     return spread_over(truth, anchor, rows, row_spreads(off, count)).floors
 
 
-def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:
-    """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
-    filled = got.shape[1]
-    expected = truth.values(anchor)[:filled].transpose(1, 0, 2)
-    off = distance(got, expected)
+def slot_errors(
+    truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray, which: np.ndarray | None = None
+) -> np.ndarray:
+    """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]; or each of those that are named."""
+    which = np.arange(got.shape[1]) if which is None else which
+    expected = truth.values(anchor)[which].transpose(1, 0, 2)
+    off = distance(got[:, which], expected)
     with np.errstate(over="ignore"):
-        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[:filled]
-    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, range(filled), off.transpose(1, 0, 2))))
+        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[which]
+    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, which.tolist(), off.transpose(1, 0, 2))))
 
 
 def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:

@@ -173,11 +173,15 @@ def slots_of(
     worst: dict[str, tuple[float, int, int | None]] = {}
     for part, cache in zip(CACHES, caches, strict=False):  # of which a graph may have none
         for layer in range(len(cache)):
-            errors = slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled])
-            slots = np.arange(first, filled) if holds is None else first + np.flatnonzero(holds[layer, first:filled])
-            wrong = slots[~(errors[slots] <= ANCHOR_FLOORS)]
-            at = int(slots[np.argmax(errors[slots])])
-            worst[f"{part}.{layer}"] = (float(f"{errors[at]:.3g}"), at, int(wrong[0]) if len(wrong) else None)
+            slots = np.arange(filled) if holds is None else np.flatnonzero(holds[layer, :filled])
+            errors = slot_errors(truth, config, f"{part}.{layer}", cache[layer], slots)[slots >= first]
+            slots = slots[slots >= first]
+            wrong, at = slots[~(errors <= ANCHOR_FLOORS)], int(np.argmax(errors))
+            worst[f"{part}.{layer}"] = (
+                float(f"{errors[at]:.3g}"),
+                int(slots[at]),
+                int(wrong[0]) if len(wrong) else None,
+            )
     return Slots(worst)
 
 
