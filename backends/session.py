@@ -11,6 +11,7 @@ import numpy as np
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.rings import as_kept, by_position, held
 
 IDLE = -1  # the position of a row that takes no token
 Buffer = Any  # an array on a backend's device; opaque here
@@ -81,7 +82,7 @@ class Session:
 
     Attributes:
       capacity: cache slots of a row. batch: the rows. positions: how many slots of each row are filled.
-      cache_shapes: of k_cache and of v_cache, of one row [L, K, S, D]. vocab_size: V.
+      cache_shapes: of k_cache and of v_cache, of one row [L, K, S, D]: by position, also where graphs keep rings. vocab_size: V.
       head: `token` or `logits`, what its steps give.
       buckets: of the graphs that a prompt goes through, the smallest first; chunks: of those that extend a row.
       decodes: whether there is a decode graph; without one, a step is a prefill of all tokens.
@@ -89,14 +90,13 @@ class Session:
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
         self._abi = graphs[0].abi
-        same = (self._abi.head, self._abi.capacity, self._abi.batch)
-        if any((g.abi.head, g.abi.capacity, g.abi.batch) != same for g in graphs):
-            raise ValueError("graphs of one session share their head, capacity and batch")
+        same = (self._abi.head, self._abi.capacity, self._abi.batch, self._abi.windowed, self._abi.ring)
+        if any((g.abi.head, g.abi.capacity, g.abi.batch, g.abi.windowed, g.abi.ring) != same for g in graphs):
+            raise ValueError("graphs of one session share their head, capacity, batch and rings")
         self._backend = backend
         self.capacity, self.batch, self.vocab_size = self._abi.capacity, self._abi.batch, _vocab_size(self._abi)
-        shapes = [self._abi.results[self._abi.result(name)].shape for name in self._abi.caches]
         self.cache_type = numpy_type(self._abi.compute)
-        self.cache_shapes = [shape if self.batch == 1 else (shape[0], *shape[2:]) for shape in shapes]
+        self.cache_shapes = self._abi.cache_shapes
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
         weights = {name: backend.keep(weight(name)) for name in names}
@@ -135,8 +135,8 @@ class Session:
         """
         self._forget()
         if caches is not None:
-            held = (np.asarray(cache).astype(self.cache_type, copy=False) for cache in caches)
-            self._caches = (*map(self._backend.upload, held), *self._zeros(self._abi.state[len(self.cache_shapes) :]))
+            kept = as_kept(self._abi, [np.asarray(cache).astype(self.cache_type, copy=False) for cache in caches])
+            self._caches = (*map(self._backend.upload, kept), *self._zeros(self._abi.state[len(kept) :]))
 
     def prefill(self, tokens: Sequence[int], bucket: int | None = None, row: int = 0) -> int | np.ndarray:
         """Start a row over with a prompt; returns the head of its last token: a token id, or logits float32 [V].
@@ -237,13 +237,19 @@ class Session:
     def caches(self, whole: bool = False, row: int = 0) -> tuple[np.ndarray, ...]:
         """Copies of a row's k_cache and v_cache, [L, K, position, D]: the filled slots; or all S of them.
 
-        float32, which holds what a narrower cache does. None without caches.
+        float32, which holds what a narrower cache does. None without caches. NaN where a ring has no slot of a position: see `holds`.
         """
         slots = slice(None) if whole else slice(self.positions[row])
         state = self._zeros(self._abi.state) if self._caches is None else self._caches
+        found = [self._wide(self._backend.download(c)) for c in state[: len(self._abi.caches)]]
+        by_row = [c if self.batch == 1 else c[:, row] for c in found]
         # Copied, because some backends give a view of memory that the next call writes to.
-        found = (self._wide(self._backend.download(c)) for c in state[: len(self.cache_shapes)])
-        return tuple(np.array((c if self.batch == 1 else c[:, row])[:, :, slots]) for c in found)
+        return tuple(np.array(c[:, :, slots]) for c in by_position(self._abi, by_row, self.positions[row]))
+
+    def holds(self, row: int = 0) -> np.ndarray:
+        """Which positions of a row `caches` has something of, filled or not: bool [L, S]. A ring has no other than its last W ones."""
+        layers = self.cache_shapes[0][0] if self.cache_shapes else 0
+        return held(self._abi, layers, self.positions[row])
 
     def held(self, cache: np.ndarray) -> np.ndarray:
         """What the caches make of numbers: float32 again, rounded to what they hold."""
@@ -268,7 +274,7 @@ class Session:
         self._check_rows([row])
         self.positions[row] = 0
         if self._caches is not None:
-            count = len(self.cache_shapes)
+            count = len(self._abi.caches)
             caches = [np.array(self._backend.download(c)) for c in self._caches[:count]]
             for cache in caches:
                 (cache if self.batch == 1 else cache[:, row])[:] = 0

@@ -69,6 +69,7 @@ class Task:
 
     contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed, if any.
     device: where IREE runs the emitter's graphs. batch: rows of the emitter's graphs that are timed beside those of one row.
+    ring: layers with a window that is shorter than the capacity have caches as long as their window, in our graphs.
     """
 
     model: str
@@ -78,6 +79,7 @@ class Task:
     threads: int
     device: Device = CPU
     batch: int = 1
+    ring: bool = False
 
     @property
     def capacity(self) -> int:
@@ -217,10 +219,10 @@ def opened(spec: Spec, task: Task, report: Report = lambda line: None) -> Checkp
 
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length; of several rows an extend for each, or for a part of it."""
-    prompt = "prefill" if spec.batch == 1 else "extend"
-    parts = task.lengths if spec.batch == 1 else dict.fromkeys(min(n, BUCKETS[-1]) for n in task.lengths)
-    phases = [GraphSpec("decode", "token", task.capacity, 0, spec.batch, spec.compute)]
-    phases += [GraphSpec(prompt, "token", task.capacity, n, spec.batch, spec.compute) for n in parts]
+    decode = GraphSpec("decode", "token", task.capacity, 0, spec.batch, spec.compute, task.ring)
+    lengths = dict.fromkeys(task.lengths if spec.batch == 1 else (min(n, BUCKETS[-1]) for n in task.lengths))
+    phase = "prefill" if spec.batch == 1 else "extend"
+    phases = [decode, *(decode._replace(phase=phase, bucket=n) for n in lengths)]
     if spec.kind == "emitter":
         return production_graphs(checkpoint, spec.precision, spec.choice, phases)
     from hloracle.reference.oracle.lower import lower

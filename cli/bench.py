@@ -39,6 +39,7 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
     help="Time graphs that compute in bf16 or f16 beside those whose sums are float32: weights, caches and values between modules "
     "are of that type, and Hugging Face in it takes part.",
 )  # fmt: skip
+@options.ring
 @options.as_json
 @options.threads
 @options.out("bench.json and bench.html")

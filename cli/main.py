@@ -82,6 +82,7 @@ def cli() -> None:
 @options.capacity
 @options.batch
 @options.compute
+@options.ring
 @options.rounds
 @options.reuse
 @click.option(
@@ -110,7 +111,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
-        asked["compute"] = fault.compute
+        asked["compute"], asked["ring"] = fault.compute, fault.ring
     begin_report(out)
     with progress_shown() as progress:
         record = hloracle.run(model, out=out, progress=progress, **asked).data
@@ -122,6 +123,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @options.jobs
 @options.batch
 @options.compute
+@options.ring
 @options.rounds
 @options.reuse
 @options.as_json
@@ -138,11 +140,17 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.cli.show import print_families
-    from hloracle.conformance.suite import selected
+    from hloracle.conformance.suite import selected, with_rings
     from hloracle.reports.record import remove_family, write_family
 
-    chosen = selected(families)
-    for name in ("rounds", "threads") if families else ():
+    chosen, model = selected(families), None if families else DEFAULT_MODEL
+    if asked["ring"] and not families:
+        chosen, model = with_rings(chosen), None
+        left = [name for name in selected(()) if name not in chosen]
+        say(
+            f"{DEFAULT_MODEL} and {len(left)} families are left out, which have no layer with a window: {', '.join(left)}"
+        )
+    for name in () if model else ("rounds", "threads"):
         if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("has no effect on families alone: it is of the real model", f"--{name}", "leave it out")
         del asked[name]
@@ -155,9 +163,7 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
         return write_family(record.data, out, name)
 
     with progress_shown() as progress:
-        record = hloracle.suite(
-            chosen, None if families else DEFAULT_MODEL, jobs, keep, out=out, progress=progress, **asked
-        ).data
+        record = hloracle.suite(chosen, model, jobs, keep, out=out, progress=progress, **asked).data
     return _finish(record, out, as_json, print_families)
 
 
@@ -268,6 +274,7 @@ def abi(
 @options.capacity
 @options.batch
 @options.compute
+@options.ring
 @options.precision
 @options.layout("panels")
 @options.fused("fuse", False)
@@ -333,6 +340,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same tokens.")
 @click.option("--batch", type=int, default=4, show_default=True, metavar="B", help="How many of --prompts at once.")
+@options.ring
 @options.source
 @click.option(
     "--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), help="What runs them: IREE on --device, if not given."
@@ -364,7 +372,7 @@ def generate(
         raise InputError(f"is {batch}", "--batch", f"give 1 to {BATCH:,} rows")
     engine = Engine(
         asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"], batch,
-        asked["compute"],
+        asked["compute"], asked["ring"],
     )  # fmt: skip
 
     def tell(line: str) -> None:

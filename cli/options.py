@@ -169,6 +169,10 @@ compute: Option = click.option(
     help="What values between modules, caches and weights are of: all of them, so --precision is left out, or the same. Sums and "
     "logits stay float32, and of less than f32 what is judged is held to Hugging Face in the same type.",
 )  # fmt: skip
+ring: Option = click.option(
+    "--ring", is_flag=True,
+    help="Keep only the last W keys and values of layers that attend within a window of W, where W is less than the slots.",
+)  # fmt: skip
 timeout: Option = click.option(
     "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",
     help="What a graph on a backend may take; after one that does not end, the others are given a tenth of it.",

@@ -62,7 +62,7 @@ from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
 from hloracle.reference.model.anchors import anchors
 from hloracle.reference.model.checkpoint import open_checkpoint
-from hloracle.reference.model.contract import BUCKETS, refuse_beyond_positions
+from hloracle.reference.model.contract import BUCKETS, refuse_beyond_positions, refuse_without_rings
 
 PREPARE_SECONDS = 900
 SPEED_SECONDS = 900
@@ -153,7 +153,7 @@ def choose(run: Run) -> None:
         evidence.choice = untuned(
             device=device, batch=settings.batch, precision=settings.precision, compute=settings.compute
         )
-        whole = settings.batch == 1 and settings.compute == "f32"
+        whole = settings.batch == 1 and settings.compute == "f32" and not settings.ring
         if emitter and whole and not (settings.early_exit or settings.quick):
             found = tuned(run.model, settings.precision, run.context.threads, device)
             evidence.ignored = found.ignored
@@ -183,10 +183,13 @@ def _read_whole(run: Run, source: Source) -> Source:
 def _graphs(run: Run, source: Source) -> list[Graph]:
     settings = run.settings
     request = Request(
-        run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device, settings.batch
-    )
+        run.model, "decode", "logits", settings.capacity, 0, settings.precision, run.context.device, settings.batch,
+        settings.ring,
+    )  # fmt: skip
     if not isinstance(source, Files):
         refuse_beyond_positions(run.model.config, settings.capacity)
+        if settings.ring:
+            refuse_without_rings(run.model.config, settings.capacity)
     graphs = graphs_of(source, request, settings.prompt, settings.buckets, ["logits", "token"])
     slots = graphs[0].abi.capacity
     if isinstance(source, Files) and not 0 < settings.tokens <= slots:

@@ -37,6 +37,8 @@ class Settings:
     busy: a lock that is held as long as something else keeps this machine busy: nothing is timed before.
     batch: rows of the graphs that a source is asked for: of several, each has a sequence of its own at its own position.
     compute: what the model is computed in: f32, bf16 or f16. Of less than f32 all weights are of that type, too.
+    ring: layers with a window that is shorter than the capacity have caches as long as their window, in the graphs that a source
+      is asked for.
     """
 
     model: str
@@ -56,6 +58,7 @@ class Settings:
     busy: Path | None = None
     batch: int = 1
     compute: str = "f32"
+    ring: bool = False
 
     @property
     def prompt(self) -> str:

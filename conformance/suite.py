@@ -31,8 +31,9 @@ from hloracle.core.files import locked
 from hloracle.core.pool import run_each
 from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
+from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.checkpoint import open_checkpoint
-from hloracle.reference.model.registry import FAMILIES
+from hloracle.reference.model.registry import FAMILIES, from_hf
 
 TOKENS = 48
 TIMEOUT_SECONDS = 600  # of a family, on average
@@ -65,9 +66,14 @@ def selected(families: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(families)) or list(FAMILIES)
 
 
+def with_rings(families: Sequence[str]) -> list[str]:
+    """Those whose tiny model has a layer with a window that is shorter than the caches of its run."""
+    return [name for name in families if from_hf(TINY[name]).windowed(QUICK_CAPACITY)]
+
+
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, out: Path | None, tell: Told, context: Context,
-    kind: tuple[int, str] = (1, "f32"),
+    kind: tuple[int, str, bool] = (1, "f32", False),
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -76,13 +82,17 @@ def run_suite(
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it; with None none is written.
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
-      kind: rows of the tiny models' graphs, and what they compute in.
+      kind: rows of the tiny models' graphs, what they compute in, and whether windowed layers have rings.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
-    Raises InputError when the real model cannot be run, or one whose process died cannot be read either.
+    Raises InputError when the real model cannot be run, or one whose process died cannot be read either; and for rings in a family
+    that has none.
     """
     if real is not None:
         real.validate()
+    if kind[2] and (without := [name for name in families if name not in with_rings(families)]):
+        what = f"needs a layer with a window, and {without[0]} has none"
+        raise InputError(what, "--ring", f"name some of: {', '.join(with_rings(list(FAMILIES)))}")
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
@@ -177,12 +187,12 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
 
 
 def family_run(
-    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32"
+    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32", ring: bool = False
 ) -> FamilyRun:  # fmt: skip
-    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this."""
+    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this, with rings or not."""
     out = out / "families" / name if out is not None else None
     settings = Settings(
-        f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute
+        f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute, ring=ring
     )
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 

@@ -23,10 +23,12 @@ INPUTS = {
     "decode": ("token", "position"),
 }
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
+# The caches of layers that attend within a window, where those are as long as the window: position p is in slot p mod W.
+RINGS = ("k_ring", "v_ring")
 # The function of an adapted graph that says which of its rows is judged: see `foreign/around.py`.
 JUDGED_ROW = "judged_row"
-ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "row", "total", "k_cache", "v_cache", "state")
-RESULT_ROLES = ("token", "logits", "k_cache", "v_cache", "state", "tap")
+ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "row", "total", *CACHES, *RINGS, "state")
+RESULT_ROLES = ("token", "logits", *CACHES, *RINGS, "state", "tap")
 # Roles whose entries have names of their own; in a file all others are named as their role.
 OWN_NAMES = ("weight", "state", "tap")
 DTYPE_BYTES = {
@@ -46,11 +48,15 @@ TYPES = {
     **dict.fromkeys(("token", "position", "length", "row", "total"), (0, "i32")),
     "tokens": (1, "i32"),
     "logits": (1, "f32"),
-    **dict.fromkeys(CACHES, (4, "f32")),
+    **dict.fromkeys((*CACHES, *RINGS), (4, "f32")),
 }
 # What a graph may compute in: the dtype of its values between modules, and of its caches. Logits are f32 of all.
 COMPUTE = ("f32", "bf16", "f16")
-BY_ROW = {"decode": ("token", "position", "logits", *CACHES), "extend": CACHES, "prefill": ()}
+BY_ROW = {
+    "decode": ("token", "position", "logits", *CACHES, *RINGS),
+    "extend": (*CACHES, *RINGS),
+    "prefill": (),
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ class Abi:
     """The arguments and results of one graph, in order.
 
     phase: `prefill`, of a whole prompt; `extend`, of the next tokens of one; or `decode`, of one token in each row.
-    positions: how many tokens a sequence may have, where no cache says it; else 0.
+    positions: how many tokens a sequence may have, where no cache says it; else 0. windowed: the layers whose keys and values are
+    in the rings, in their order there; those of the others are in the caches.
     """
 
     phase: str
@@ -98,6 +105,7 @@ class Abi:
     results: tuple[Tensor, ...]
     function: str = "main"
     positions: int = 0
+    windowed: tuple[int, ...] = ()
 
     def argument(self, role: str) -> int:
         """The index of the only argument with this role."""
@@ -121,29 +129,58 @@ class Abi:
 
     @property
     def capacity(self) -> int:
-        """Cache slots `S`, the last axis but one of the caches. Without caches, how many tokens a sequence may have."""
-        return self.results[self.result("k_cache")].shape[-2] if self.caches else self.positions
+        """Cache slots `S`, the last axis but one of the caches. Without k_cache, how many tokens a sequence may have."""
+        return self._slots("k_cache") or self.positions
+
+    @property
+    def ring(self) -> int:
+        """Slots `W` of the rings; 0 without rings."""
+        return self._slots("k_ring")
+
+    def _slots(self, role: str) -> int:
+        return next((r.shape[-2] for r in self.results if r.role == role), 0)
 
     @property
     def compute(self) -> str:
         """What it computes in, one of COMPUTE: the dtype of its caches; f32 where it has none."""
-        return next((r.dtype for r in self.results if r.role in CACHES), "f32")
+        return next((r.dtype for r in self.results if r.role in (*CACHES, *RINGS)), "f32")
 
     @property
     def batch(self) -> int:
         """Rows `B`: of several, the caches are `[layers, B, K, S, D]`."""
         rank = TYPES["k_cache"][0] + 1
-        return next((r.shape[1] for r in self.results if r.role == "k_cache" and len(r.shape) == rank), 1)
+        return next((r.shape[1] for r in self.results if r.role in ("k_cache", "k_ring") and len(r.shape) == rank), 1)
 
     @property
     def caches(self) -> tuple[str, ...]:
-        """The caches that it returns: both, or none."""
-        return tuple(r.role for r in self.results if r.role in CACHES)
+        """The caches and the rings that it returns: both of a kind, or none."""
+        return tuple(r.role for r in self.results if r.role in (*CACHES, *RINGS))
+
+    def role(self, cache: str, layer: int) -> str:
+        """Where a layer's keys (`k_cache`) or values are: in the cache, or in the ring."""
+        return ring_of(cache) if layer in self.windowed else cache
+
+    def keys(self, layer: int) -> int:
+        """Keys that the queries of a layer may attend to: T in prefill, else cache slots; of a ring in extend, T more than it has."""
+        if self.phase == "prefill":
+            return self.bucket
+        return self.ring + self.bucket if layer in self.windowed else self.capacity
+
+    @property
+    def cache_shapes(self) -> list[tuple[int, ...]]:
+        """Of k_cache and v_cache of one row, [L, K, S, D] with all layers, wherever these are kept; empty without any."""
+        by_role = {r.role: r.shape for r in self.results}
+        found: list[tuple[int, ...]] = []
+        for cache, ring in zip(CACHES, RINGS, strict=True):
+            some = [by_role[role] for role in (cache, ring) if role in by_role]
+            if some:
+                found.append((sum(shape[0] for shape in some), some[0][-3], self.capacity, some[0][-1]))
+        return found
 
     @property
     def state(self) -> tuple[Tensor, ...]:
         """What a step returns and the next one takes: the caches, and what is only handed on."""
-        return tuple(r for r in self.results if r.role in (*CACHES, "state"))
+        return tuple(r for r in self.results if r.role in (*CACHES, *RINGS, "state"))
 
     @property
     def bucket(self) -> int:
@@ -172,12 +209,23 @@ class Abi:
             contract(self)
 
 
+def ring_of(cache: str) -> str:
+    """`k_ring` of `k_cache`."""
+    return RINGS[CACHES.index(cache)]
+
+
+def cache_of(role: str) -> str:
+    """What a cache or a ring holds: `k_cache` of `k_ring`, too."""
+    return CACHES[RINGS.index(role)] if role in RINGS else role
+
+
 def _roles(abi: Abi) -> None:
     if abi.phase not in INPUTS:
         raise ValueError(f"phase {abi.phase!r} is not one of {', '.join(INPUTS)}")
     results = tuple(r.role for r in abi.results)
+    rings = RINGS if abi.windowed else ()
     caches = () if abi.positions else CACHES  # what has none says how many tokens a sequence may have
-    state = (*caches, *(role for role in results if role == "state"))
+    state = (*caches, *rings, *(role for role in results if role == "state"))
     roles = tuple(a.role for a in abi.arguments if a.role != "weight")
     absent = {role for role, has in (("row", abi.batch > 1), ("total", "total" in roles)) if not has}
     inputs = tuple(role for role in INPUTS[abi.phase] if role not in absent)
@@ -195,9 +243,8 @@ def _roles(abi: Abi) -> None:
         or after[: len(state)] != state
         or set(after[len(state) :]) - {"tap"}
     ):
-        raise ValueError(
-            f"the results are {_listed(results)}, not token or logits, k_cache, v_cache, and taps after them"
-        )
+        held = ", ".join((*CACHES, *rings))
+        raise ValueError(f"the results are {_listed(results)}, not token or logits, {held}, and taps after them")
 
 
 def _types(abi: Abi) -> None:
@@ -205,25 +252,46 @@ def _types(abi: Abi) -> None:
         if tensor.role not in TYPES:
             continue
         rank, dtype = TYPES[tensor.role]
-        if tensor.role in CACHES and tensor.dtype in COMPUTE:
+        held = tensor.role in (*CACHES, *RINGS)
+        if held and tensor.dtype in COMPUTE:
             dtype = abi.compute  # the same in all of them
         by_row = abi.batch > 1 and tensor.role in BY_ROW[abi.phase]
         if (len(tensor.shape), tensor.dtype) != (rank + by_row, dtype):
             raise ValueError(f"{place} is {tensor.type}, not of rank {rank + by_row} and {dtype}")
-        if by_row and tensor.role not in CACHES and tensor.shape[0] != abi.batch:
+        if by_row and not held and tensor.shape[0] != abi.batch:
             raise ValueError(f"{place} is {tensor.type}, and the caches have {abi.batch} rows")
 
 
 def _caches(abi: Abi) -> None:
-    """Keys and values may differ in width alone: a latent is wider than what RoPE turns."""
-    caches = [(place, tensor) for place, tensor in _entries(abi) if tensor.role in CACHES]
-    if not caches:
+    """Keys and values may differ in width alone: a latent is wider than what RoPE turns. Rings have other layers and fewer slots."""
+    for roles in (CACHES, RINGS):
+        caches = [(place, tensor) for place, tensor in _entries(abi) if tensor.role in roles]
+        if not caches:
+            continue
+        (one, first), *others = caches
+        same = {first.role: first.shape}
+        for place, cache in others:
+            if cache.shape[:-1] != first.shape[:-1] or same.setdefault(cache.role, cache.shape) != cache.shape:
+                raise ValueError(f"caches have different shapes: {one} is {first.type}, {place} {cache.type}")
+    _rings(abi)
+
+
+def _rings(abi: Abi) -> None:
+    """A ring has the layers that the ABI says, as many rows as the caches, and fewer slots."""
+    if not abi.windowed:
         return
-    (one, first), *others = caches
-    same = {first.role: first.shape}
-    for place, cache in others:
-        if cache.shape[:-1] != first.shape[:-1] or same.setdefault(cache.role, cache.shape) != cache.shape:
-            raise ValueError(f"caches have different shapes: {one} is {first.type}, {place} {cache.type}")
+    index = abi.result("k_ring")
+    ring, place = abi.results[index], f"results[{index}] (k_ring)"
+    caches = [r for r in abi.results if r.role == "k_cache"]
+    layers = len(abi.windowed) + sum(cache.shape[0] for cache in caches)
+    if ring.shape[0] != len(abi.windowed):
+        raise ValueError(f"{place} is {ring.type}, and windowed names {len(abi.windowed)} layers")
+    if list(abi.windowed) != sorted(set(abi.windowed)) or abi.windowed[-1] >= layers:
+        raise ValueError(f"windowed is {_listed(abi.windowed)}: not layers from 0 to {layers - 1} that rise")
+    if ring.shape[-2] >= abi.capacity:
+        raise ValueError(f"{place} is {ring.type}, and a ring has fewer slots than the {abi.capacity} of a sequence")
+    if any(cache.shape[1:-2] != ring.shape[1:-2] for cache in caches):
+        raise ValueError(f"{place} is {ring.type}, and k_cache {caches[0].type}: other rows, or other heads")
 
 
 def _names(abi: Abi) -> None:

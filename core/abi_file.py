@@ -42,13 +42,14 @@ def read_abi(path: Path) -> Abi:
 
 
 def _abi(raw: Any) -> Abi:
-    raw = _object(raw, "", KEYS, optional=("function", "positions"))
+    raw = _object(raw, "", KEYS, optional=("function", "positions", "windowed"))
     return Abi(
         phase=_one_of(raw["phase"], "phase", tuple(INPUTS)),
         arguments=_tensors(raw["arguments"], "arguments", ARGUMENT_ROLES),
         results=_tensors(raw["results"], "results", RESULT_ROLES),
         function=_text(raw.get("function", "main"), "function"),
         positions=_index(raw.get("positions", 0), "positions") or 0,
+        windowed=_layers(raw.get("windowed", [])),
     )
 
 
@@ -126,6 +127,15 @@ def _shape(raw: Any, place: str) -> tuple[int, ...]:
     for i, size in enumerate(raw):
         if type(size) is not int or not 1 <= size <= LARGEST_SIZE:  # true is an int to Python
             raise ValueError(f"{place}[{i}] is {_shown(size)}, not a size from 1 to {LARGEST_SIZE}")
+    return tuple(raw)
+
+
+def _layers(raw: Any) -> tuple[int, ...]:
+    if not isinstance(raw, list):
+        raise ValueError(f"windowed is {_shown(raw)}, not a list of layers")
+    for i, layer in enumerate(raw):
+        if type(layer) is not int or not 0 <= layer <= LARGEST_SIZE:
+            raise ValueError(f"windowed[{i}] is {_shown(layer)}, not the number of a layer")
     return tuple(raw)
 
 

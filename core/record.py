@@ -143,6 +143,8 @@ class Settings(TypedDict):
     precision: Words
     compute: Literal["f32", "bf16", "f16"]
     """What values between modules and caches are of; of less than f32 the weights are, too."""
+    ring: Count
+    """Slots of the caches of layers with a window, where these are as long as the window; 0 where all have the capacity."""
     layout: Words
     fused: bool
     """Weights that are multiplied with the same values are one argument."""

@@ -198,6 +198,10 @@ class Builder:
         """lhs / rhs; integers are rounded toward zero."""
         return self._binary("divide", lhs, rhs, (*FLOATS, *INTEGERS))
 
+    def remainder(self, lhs: Value, rhs: Value) -> Value:
+        """What `divide` leaves of lhs, with the sign of lhs."""
+        return self._binary("remainder", lhs, rhs, (*FLOATS, *INTEGERS))
+
     def maximum(self, lhs: Value, rhs: Value) -> Value:
         """The larger of each pair of elements."""
         return self._binary("maximum", lhs, rhs)

@@ -260,6 +260,10 @@ class LayerBuilder(MatrixBuilder):
         oldest = self.maximum(self.subtract(position, self.i32(window - 1)), self.i32(0))
         return self.divide(oldest, self.i32(BLOCK)), end
 
+    def all_blocks(self, keys: int) -> tuple[Value, Value]:
+        """The first block of so many keys, and the one after the last."""
+        return self.i32(0), self.add(self.divide(self.i32(keys - 1), self.i32(BLOCK)), self.i32(1))
+
     def visible_causal(self, length: int, window: int | None) -> Value:
         """Prefill's mask: key s is visible to query t when s <= t, and in the window. i1 [T, T]"""
         shape = (length, length)
@@ -269,6 +273,46 @@ class LayerBuilder(MatrixBuilder):
             return visible
         before = self.subtract(query, self.i32(window, shape))
         return self.and_(visible, self.compare(key, before, "GT"))
+
+    # ---- rings: W slots for the last W positions of a row, position p in slot p mod W
+
+    def ring_slots(self, position: Value, slots: int) -> Value:
+        """The slots of positions, like them: i32 scalar or [B]. That of an idle row, at -1, is -1."""
+        return self.minimum(self.remainder(position, self.i32(slots, position.shape)), position)
+
+    def since(self, position: Value, slots: int) -> Value:
+        """How many positions before `position` the one lies that each slot holds then: 0 to W-1, i32 [W], or [B, W].
+
+        Of a slot that nothing was written to, that is more than there are positions before.
+        """
+        shape = (*position.shape, slots)
+        end = self.over_first(self.add(position, self.i32(slots, position.shape)), shape)
+        ahead = self.subtract(end, self.iota(shape, "i32", position.rank))
+        return self.remainder(ahead, self.i32(slots, shape))
+
+    def visible_in_ring(self, position: Value, slots: int, window: int) -> Value:
+        """Decode's mask where its own key is in its slot: what was written, and is in the window. i1 [W], or [B, W]"""
+        since = self.since(position, slots)
+        visible = self.compare(since, self.over_first(position, since.shape), "LE")
+        if window >= slots:
+            return visible
+        return self.and_(visible, self.compare(since, self.i32(window, since.shape), "LT"))
+
+    def visible_behind_ring(self, position: Value, tokens: int, slots: int, window: int) -> Value:
+        """The mask of T queries from `position` on: of what the ring held before them, and of one another. i1 [T, W+T]"""
+        shape = (tokens, slots)
+        before = self.subtract(position, self.i32(1))
+        since = self.since(before, slots)
+        written = self.compare(since, self.over_first(before, since.shape), "LE")
+        # By the time of query t, t+1 positions more.
+        ago = self.add(self.over_last(since, shape), self.add(self.iota(shape, "i32", 0), self.i32(1, shape)))
+        visible = self.and_(self.over_last(written, shape), self.compare(ago, self.i32(window, shape), "LT"))
+        return self.concatenate([visible, self.visible_causal(tokens, window)], 1)
+
+    def ring_tokens(self, position: Value, length: Value, slots: int) -> Value:
+        """Which of `length` tokens from `position` on each slot keeps, the last that it is for: i32 [W], negative for none."""
+        last = self.subtract(length, self.i32(1))
+        return self.subtract(self.over_first(last, (slots,)), self.since(self.add(position, last), slots))
 
     def softmax(self, scores: Value, sinks: Value | None = None) -> Value:
         """Over the last axis, less the maximum so that nothing overflows.

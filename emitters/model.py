@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hloracle.core.abi import Abi, Graph
+from hloracle.core.abi import CACHES, RINGS, Abi, Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import BLOCK, LayerBuilder, RopeRows, Visible
 from hloracle.emitters.matrix import FusedPart, Matrix
@@ -52,14 +52,17 @@ class Weights:
 
 @dataclass
 class Cache(ABC):
-    """The keys and values of all layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write."""
+    """The keys and values of some layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write.
+
+    They are those of all layers, or of all that have a window, or of the others. A ring is a cache whose S is the W of a ring.
+    """
 
     k: Value
     v: Value
     layer: int = 0
 
     def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
-        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D].
+        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]; in extend, of a ring, [K, W+T, D].
 
         In a decode of a batch each query is of another row, and what they attend to is [B, K, S, D].
         """
@@ -71,7 +74,7 @@ class Cache(ABC):
         return keys, values
 
     def results(self) -> list[Value]:
-        """k_cache and v_cache, as the graph returns them."""
+        """The keys and the values, as the graph returns them."""
         return [self.k, self.v]
 
     @abstractmethod
@@ -81,7 +84,7 @@ class Cache(ABC):
 
 @dataclass
 class DecodeCache(Cache):
-    """Given by the caller, updated in place: this layer's key and value go to slot `position`.
+    """Given by the caller, updated in place: this layer's key and value go to slot `position`, of a ring the position's there.
 
     numbers: i32 [L], those of the layers.
     """
@@ -189,6 +192,33 @@ class ExtendCache(Cache):
 
 
 @dataclass
+class RingExtendCache(ExtendCache):
+    """A ring given by the caller: the T tokens attend to what it held before them and to one another; then it keeps the last ones.
+
+    tokens: i32 [W], which of the T goes to each slot, negative where none does.
+    """
+
+    tokens: Value = field(kw_only=True)
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (_, K, D), (W, _) = new.shape, cache.shape[-2:]
+        mine, of_heads = self._mine(b, cache), (math.prod(cache.shape[:-3]), K, W, D)
+        old = b.reshape(b.looked_up(b.reshape(cache, of_heads), mine), (K, W, D))
+        if b.on_device:  # of a slice IREE 3.13 gathers other rows there
+            new = b.optimization_barrier(new)
+        # What is read of the ring is read before it is written to.
+        keys = b.optimization_barrier(b.concatenate([old, b.transpose(new, (1, 0, 2))], 1))  # [K, W+T, D]
+        taken = b.compare(self.tokens, b.i32(0, (W,)), "GE")
+        last = b.gather_rows(new, b.reshape(b.maximum(self.tokens, b.i32(0, (W,))), (W, 1)))  # [W, K, D]
+        kept = b.select(b.broadcast_in_dim(taken, (K, W, D), (1,)), b.transpose(last, (1, 0, 2)), b.part(keys, 1, 0, W))
+        kept = b.reshape(b.optimization_barrier(kept), (K * W, D))
+        first = b.multiply(mine, b.i32(K * W))
+        at = b.add(b.iota((K * W, 1), "i32"), b.over_first(first, (K * W, 1)))
+        rows = b.scatter_rows(b.reshape(cache, (math.prod(cache.shape[:-1]), D)), at, kept)
+        return b.reshape(rows, cache.shape), keys
+
+
+@dataclass
 class PrefillCache(Cache):
     """Fresh: the T prompt tokens' keys and values, zeros after them."""
 
@@ -196,6 +226,27 @@ class PrefillCache(Cache):
         mine = b.transpose(new, (1, 0, 2))  # [K, T, D]
         zero, layer = b.i32(0), b.i32(self.layer)
         return b.dynamic_update_slice(cache, b.reshape(mine, (1, *mine.shape)), (layer, zero, zero, zero)), mine
+
+
+@dataclass
+class RingPrefillCache(Cache):
+    """A fresh ring: the last of the T prompt tokens' keys and values, zeros where there are fewer.
+
+    tokens: i32 [W], which of the T goes to each slot, negative where none does.
+    """
+
+    tokens: Value = field(kw_only=True)
+
+    def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
+        (_, K, D), (W, _) = new.shape, cache.shape[-2:]
+        if b.on_device:  # of a slice IREE 3.13 gathers other rows there
+            new = b.optimization_barrier(new)
+        last = b.gather_rows(new, b.reshape(b.maximum(self.tokens, b.i32(0, (W,))), (W, 1)))  # [W, K, D]
+        taken = b.compare(self.tokens, b.i32(0, (W,)), "GE")
+        last = b.select(b.over_first(taken, last.shape), last, b.constant(0.0, b.compute, last.shape))
+        kept = b.reshape(b.transpose(last, (1, 0, 2)), (1, K, W, D))
+        zero, layer = b.i32(0), b.i32(self.layer)
+        return b.dynamic_update_slice(cache, kept, (layer, zero, zero, zero)), b.transpose(new, (1, 0, 2))
 
 
 @dataclass(frozen=True)
@@ -246,10 +297,10 @@ class Emitter:
 
     def emit(
         self, config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0,
-        layout: Layout | None = None, batch: int = 1, compute: str = "f32",
+        layout: Layout | None = None, batch: int = 1, compute: str = "f32", ring: bool = False,
     ) -> Graph:  # fmt: skip
         """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments."""
-        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch, compute)
+        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch, compute, ring)
         b = LayerBuilder(self.gemm, self.on_device, compute)
         arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
         named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
@@ -267,13 +318,15 @@ class Emitter:
             x = b.rounded(b.scaled(x, config.embedding_multiplier))
         for i, layer in enumerate(config.layers):
             rope = taken.ropes[layer.rope] if layer.rope else None
-            given = LayerInputs(rope, taken.masks[layer.window], taken.cache, layer.sparse)
+            given = LayerInputs(rope, taken.masks[layer.window], taken.caches[layer.window], layer.sparse)
             with b.scope(f"layers.{i}"):
                 x = block(b, x, model.inside(f"layers.{i}"), given, config)
         if phase != "decode":
             x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
-        results = [_head(b, config, head, x, weights, abi.results[0].shape), *taken.cache.results()]
-        name = graph_name(config, phase, head, bucket, batch, compute)
+        held = {id(cache): cache for cache in taken.caches.values()}.values()
+        results = [_head(b, config, head, x, weights, abi.results[0].shape)]
+        results += [value for cache in held for value in cache.results()]
+        name = graph_name(config, phase, head, bucket, batch, compute, ring)
         return replace(b.graph(name, abi, results), on_device=self.on_device)
 
 
@@ -282,75 +335,123 @@ class Emitter:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a step makes of its inputs. tokens: i32 [T], or one scalar. masks: by the windows of the layers."""
+    """What a step makes of its inputs. tokens: i32 [T], or one scalar. masks, caches: by the windows of the layers."""
 
     tokens: Value
     ropes: dict[Rope, RopeRows]
     masks: dict[int | None, Visible]
-    cache: Cache
+    caches: dict[int | None, Cache]
 
 
 def _prefill(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """A whole prompt: its tokens attend to one another."""
-    T = abi.bucket
-    k, v = (b.constant(0.0, b.compute, shape) for shape in config.cache_shapes(abi.capacity).values())
-    masks = _masks(config, T, partial(b.visible_causal, T))
-    ropes = {r: b.rope_rows(prefill_tables(r, T), r.interleaved, None, named["length"]) for r in config.ropes}
-    return Taken(named["tokens"], ropes, masks, PrefillCache(k, v))
+    T, length = abi.bucket, named["length"]
+    empty = {r.role: b.constant(0.0, b.compute, r.shape) for r in abi.results if r.role in abi.caches}
+
+    def ring(k: Value, v: Value) -> Cache:
+        return RingPrefillCache(k, v, tokens=b.ring_tokens(b.i32(0), length, abi.ring))
+
+    masks = _masks(config, T, lambda window: Visible(b.visible_causal(T, window)))
+    ropes = {r: b.rope_rows(prefill_tables(r, T), r.interleaved, None, length) for r in config.ropes}
+    return Taken(named["tokens"], ropes, masks, _caches(config, abi, empty, PrefillCache, ring))
 
 
 def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """The next tokens of a row: they attend to what is in its cache, and to one another."""
-    T, S = abi.bucket, abi.capacity
-    position, length, total = named["position"], named["length"], named.get("total")
+    T, S, W = abi.bucket, abi.capacity, abi.ring
+    position, length, row, total = named["position"], named["length"], named.get("row"), named.get("total")
     # Padding may have positions that there are none of.
     positions = b.minimum(b.add(b.iota((T,), "i32"), b.over_first(position, (T,))), b.i32(S - 1, (T,)))
-    blocks = partial(b.key_blocks, position, T, S) if in_blocks(abi, b.on_device) else None
-    masks = _masks(config, S, partial(b.visible_to_positions, positions, S), blocks)
+
+    def visible(window: int | None) -> Visible:
+        if window is not None and _in_ring(abi, window):
+            blocks = b.all_blocks(W + T) if in_blocks(abi, b.on_device, W + T) else None
+            return Visible(b.visible_behind_ring(position, T, W, window), blocks)
+        blocks = b.key_blocks(position, T, S, window) if in_blocks(abi, b.on_device, S) else None
+        return Visible(b.visible_to_positions(positions, S, window), blocks)
+
+    def ring(k: Value, v: Value) -> Cache:
+        return RingExtendCache(k, v, **taken, tokens=b.ring_tokens(position, length, W))
+
+    masks = _masks(config, S, visible)
     ropes = {r: b.rope_rows(prefill_tables(r, S), r.interleaved, positions, total) for r in config.ropes}
-    numbers = b.layer_numbers(len(config.layers), position)
-    caches, row = (named["k_cache"], named["v_cache"]), named.get("row")
-    cache = ExtendCache(*caches, position=position, length=length, row=row, numbers=numbers)
-    return Taken(named["tokens"], ropes, masks, cache)
+    taken: dict[str, Any] = {"position": position, "length": length, "row": row}
+    taken["numbers"] = b.layer_numbers(len(config.layers), position)
+    return Taken(named["tokens"], ropes, masks, _caches(config, abi, named, partial(ExtendCache, **taken), ring))
 
 
-def in_blocks(abi: Abi, on_device: bool) -> bool:
-    """Whether a graph attends to a block of keys at a time."""
+def in_blocks(abi: Abi, on_device: bool, keys: int) -> bool:
+    """Whether a graph attends to a block of keys at a time, where its queries attend to so many."""
     # On a device each turn of a loop would wait for what decides whether there is another. In bf16 and f16 probabilities are
     # rounded as transformers rounds them, which those of a block are not: what they are a share of is known at the end.
-    return abi.phase == "extend" and abi.capacity > BLOCK and not on_device and abi.compute == "f32"
+    return abi.phase == "extend" and min(keys, abi.capacity) > BLOCK and not on_device and abi.compute == "f32"
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """One token, which attends to what is in the cache."""
-    caches, position, S = (named["k_cache"], named["v_cache"]), named["position"], abi.capacity
-    if b.on_device:
-        cache: Cache = DecodeCacheOnDevice(*caches, position=position)
-    else:
-        cache = DecodeCache(*caches, position=position, numbers=b.layer_numbers(len(config.layers), position))
-    masks = _masks(config, S, partial(b.visible_to_position, position, S))
+    position, S, W = named["position"], abi.capacity, abi.ring
+    numbers = None if b.on_device else b.layer_numbers(len(config.layers), position)
+
+    def cache(k: Value, v: Value, slot: Value = position) -> Cache:
+        if numbers is None:
+            return DecodeCacheOnDevice(k, v, position=slot)
+        return DecodeCache(k, v, position=slot, numbers=numbers)
+
+    def visible(window: int | None) -> Visible:
+        if window is not None and _in_ring(abi, window):
+            return Visible(b.visible_in_ring(position, W, window))
+        return Visible(b.visible_to_position(position, S, window))
+
+    masks = _masks(config, S, visible)
     ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, position, None) for r in config.ropes}
-    return Taken(named["token"], ropes, masks, cache)
+    ring = lambda k, v: cache(k, v, b.ring_slots(position, W))  # noqa: E731
+    return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
 
 
 def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """One token in each row, at that row's position, which attends to what is in that row's cache."""
-    position, B, S = named["position"], abi.batch, abi.capacity
+    position, B, S, W = named["position"], abi.batch, abi.capacity, abi.ring
     positions = b.maximum(position, b.i32(0, (B,)))  # an idle row is computed as if it were at its beginning
     numbers = b.layer_numbers(len(config.layers), b.reshape(b.slice(position, (0,), (1,)), ()), least=-1)
-    cache = BatchCache(named["k_cache"], named["v_cache"], position=position, numbers=numbers)
-    masks = _masks(config, S, partial(b.visible_to_positions, positions, S))
+
+    def cache(k: Value, v: Value, slot: Value = position) -> Cache:
+        return BatchCache(k, v, position=slot, numbers=numbers)
+
+    def visible(window: int | None) -> Visible:
+        if window is not None and _in_ring(abi, window):
+            return Visible(b.visible_in_ring(positions, W, window))
+        return Visible(b.visible_to_positions(positions, S, window))
+
+    masks = _masks(config, S, visible)
     ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, positions, None) for r in config.ropes}
-    return Taken(named["token"], ropes, masks, cache)
+    ring = lambda k, v: cache(k, v, b.ring_slots(position, W))  # noqa: E731
+    return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
 
 
-def _masks(
-    config: Config, keys: int, mask: Callable[[int | None], Value],
-    blocks: Callable[[int | None], tuple[Value, Value]] | None = None,
-) -> dict[int | None, Visible]:  # fmt: skip
+def _in_ring(abi: Abi, window: int | None) -> bool:
+    """Whether the graph has a ring for the layers of this window."""
+    return bool(abi.windowed) and effective_window(window, abi.capacity) is not None
+
+
+def _caches(
+    config: Config, abi: Abi, named: dict[str, Value], cache: Callable[[Value, Value], Cache],
+    ring: Callable[[Value, Value], Cache],
+) -> dict[int | None, Cache]:  # fmt: skip
+    """Where the layers of each window keep their keys and values: windowed ones in a ring, if there is one, and all others in a cache,
+    which comes first.
+    """
+    made = {
+        found: make(named[k], named[v])
+        for found, make, (k, v) in ((False, cache, CACHES), (True, ring, RINGS)) if k in abi.caches
+    }  # fmt: skip
+    of = {window: _in_ring(abi, window) for window in config.windows}
+    return {window: made[of[window]] for window in sorted(of, key=of.__getitem__)}
+
+
+def _masks(config: Config, keys: int, mask: Callable[[int | None], Visible]) -> dict[int | None, Visible]:
     """Each window's mask in a graph of so many keys; two that see the same have one."""
     seen = {window: effective_window(window, keys) for window in config.windows}
-    masks = {window: Visible(mask(window), blocks and blocks(window)) for window in dict.fromkeys(seen.values())}
+    masks = {window: mask(window) for window in dict.fromkeys(seen.values())}
     return {window: masks[found] for window, found in seen.items()}
 
 

@@ -18,7 +18,8 @@ from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
-from hloracle.core.abi import Abi, Graph, Tensor
+from hloracle.core import rings
+from hloracle.core.abi import Abi, Graph, Tensor, cache_of
 from hloracle.core.errors import InputError
 from hloracle.core.locations import line_of, place_of
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
@@ -127,7 +128,15 @@ class Anatomy:
 
     def shape(self, anchor: str) -> tuple[int, ...]:
         """The shape of an anchor's value in a graph of this phase, by the contract."""
-        return anchor_shape(self.config, anchor, self.queries, self.keys, self.own)
+        layer, _ = split(anchor)
+        keys = self.keys if layer is None else self.graph.abi.keys(layer)
+        return anchor_shape(self.config, anchor, self.queries, keys, self.own)
+
+    def key_positions(self, layer: int, first: int) -> np.ndarray:
+        """The position that each key of a layer is of, where its queries begin at `first`: see `rings.key_positions`."""
+        abi = self.graph.abi
+        ring = layer in abi.windowed
+        return rings.key_positions(abi.phase, abi.ring if ring else abi.capacity, abi.bucket, first, ring)
 
     @property
     def anchors(self) -> tuple[str, ...]:
@@ -286,21 +295,21 @@ class Anatomy:
         found = (self._lines.get(self._places[operation.operation], (0, ""))[0] for operation in needed)
         return {line for line in found if line}
 
-    def returned(self, part: str) -> Step | None:
-        """The return of a cache, `k_cache` or `v_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
-        if part not in self._cache_shapes:
+    def returned(self, role: str) -> Step | None:
+        """The return of a cache or a ring, such as `k_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
+        if role not in self._cache_shapes:
             return None
-        index = self.graph.abi.result(part)
-        value = self._operations[-1].operands[index]
-        layers = [layer for name, layer in self._written if name == part]
+        abi, part = self.graph.abi, cache_of(role)
+        value = self._operations[-1].operands[abi.result(role)]
+        layers = [layer for name, layer in self._written if name == part and abi.role(name, layer) == role]
         if layers and value == self._written[part, max(layers)]:
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
             boundary |= {v: name for name, v in self.values.items()}
-        graph, _ = self._write("returned", [part], [value], boundary)
+        graph, _ = self._write("returned", [role], [value], boundary)
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
-        return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), part, line, text)
+        return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
 
     def tail(self) -> Subgraph | None:
         """What lies between the logits' anchor and the logits that are returned; None where nothing does."""
@@ -404,7 +413,10 @@ class Anatomy:
             if part in CACHES and layer is not None and len(operation.results) == 1:
                 result = operation.results[0]
                 # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if _floats(result) == self._cache_shapes.get(part) and operation.operation.name not in PARTS:
+                if (
+                    _floats(result) == self._cache_shapes.get(self.graph.abi.role(part, layer))
+                    and operation.operation.name not in PARTS
+                ):
                     found[part, layer] = result
         return found
 

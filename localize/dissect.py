@@ -15,7 +15,7 @@ import numpy as np
 
 from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.backends.words import INTERPRETER
-from hloracle.core.abi import Graph
+from hloracle.core.abi import Graph, cache_of
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.spread import Spread
@@ -167,7 +167,7 @@ def run_with_outputs(
         report(f"{side.id}: compiling {graph.name} with {len(outputs)} intermediate outputs")
         graphs.append(anatomy.with_outputs(outputs))
     session = Session(backend, [*graphs, *side.others], run.weight)
-    run = replace(run, batch=session.batch)
+    run = run.of(graphs[0].abi)
     tokens, length = run.truth.tokens, run.length
     _use(session, tokens[: max(length, 1)][::-1], run.bucket)
     report(f"{side.id}: {length} tokens and {len(tokens) - length} steps, looking at every anchor")
@@ -207,9 +207,12 @@ class _Watched:
         columns = situation.rows
         rows = self._errors(situation, head)
         for anchor, errors in self._cache_errors(row, len(tokens)).items():
-            # A cache that is extended has a figure for each slot, also of what was there before.
-            worst = np.maximum(rows[anchor], errors) if anchor in rows else errors
-            rows[anchor] = worst[columns]
+            if (
+                anchor in rows
+            ):  # of an extend also of what was there before; what a ring holds no more has a figure here alone
+                which = situation.counted_rows(anchor)
+                errors[which] = np.fmax(errors[which], rows[anchor])
+            rows[anchor] = errors[columns]
         for anchor, errors in rows.items():
             if len(errors) == 1 < len(columns):  # the head sees the last row alone
                 rows[anchor] = np.append(np.full(len(columns) - 1, np.nan), errors)
@@ -235,7 +238,7 @@ class _Watched:
             column = {a: float(np.max(e)) for a, e in self._errors(situation, head).items()}
             if position == n - 1:
                 for anchor, errors in self._cache_errors(min(JUDGED, self.session.batch - 1), position + 1).items():
-                    column[anchor] = max(column.get(anchor, 0.0), float(np.max(errors)))
+                    column[anchor] = max(column.get(anchor, 0.0), float(np.nanmax(errors)))
             columns.append(column)
         ordered = [a for a in anchors(run.config) if a in columns[-1]]
         errors = np.array([[c.get(a, np.nan) for c in columns] for a in ordered])
@@ -288,13 +291,20 @@ class _Watched:
         return found
 
     def _cache_errors(self, row: int, filled: int) -> dict[str, np.ndarray]:
-        """The errors of a row's returned caches: `k_cache.0` and so on -> a figure for each slot that is filled."""
+        """The errors of a row's returned caches: `k_cache.0` and so on -> a figure for each slot that is filled.
+
+        NaN for a position that a ring holds no more.
+        """
         run, found = self.run, {}
+        holds = self.session.holds(row)[:, :filled]
         for part, cache in zip(CACHES, self.session.caches(row=row), strict=False):
             for layer in range(run.config.num_hidden_layers):
                 anchor, slots = f"{part}.{layer}", cache[layer, :, :filled]
                 whole = slots.shape[1] == filled  # what the session has not filled is as wrong as can be
-                found[anchor] = slot_errors(run.truth, run.config, anchor, slots) if whole else np.full(filled, np.inf)
+                found[anchor] = np.full(filled, np.nan if whole else np.inf)
+                if whole:
+                    which = np.flatnonzero(holds[layer])
+                    found[anchor][which] = slot_errors(run.truth, run.config, anchor, slots, which)
         return found
 
 
@@ -331,14 +341,15 @@ def local_errors(
         with suppress(ToolchainError):
             off = situation.error_of("lm_head", bench.run(tail.graph, value))
             found["lm_head"] = max(found.get("lm_head", 0.0), off)
-    for part in CACHES:
-        step = anatomy.returned(part)
+    for role in anatomy.graph.abi.caches:
+        step = anatomy.returned(role)
         if step is None:  # it is returned as its last layer left it
             continue
         with suppress(ToolchainError):  # its subgraphs say what does not compile
             last = situation.config.num_hidden_layers - 1
-            for layer, off in enumerate(situation.cache_errors(part, last, bench.run(step.graph, value)[0])):
-                anchor = f"{part}.{layer}"
+            errors = situation.cache_errors(role, last, bench.run(step.graph, value)[0])
+            for layer, off in zip(situation.layers(role), errors, strict=True):
+                anchor = f"{cache_of(role)}.{layer}"
                 found[anchor] = max(found.get(anchor, 0.0), float(off))
     return found, failed
 
@@ -446,7 +457,7 @@ def _scene(
     def by_phase(side: Side | None) -> dict[str, Graph]:
         return {g.abi.phase: g for g in (side.graphs if side else ()) if run.length or g.abi.phase == "decode"}
 
-    run = replace(run, batch=suspect.graphs[0].abi.batch)
+    run = run.of(suspect.graphs[0].abi)
     situations = {phase: run.prompt(phase, capacity) for phase in PROMPT}
     situations["decode"] = run.step(capacity, len(run.truth.tokens) - 1)
     witness = functools.cache(lambda: Workbench(backends(INTERPRETER), run.weight, weights))
@@ -535,8 +546,8 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))
-    _, part = split(anchor)
-    returned = anatomy.returned(part) if part in CACHES else None
+    layer, part = split(anchor)
+    returned = anatomy.returned(situation.role(part, layer)) if part in CACHES and layer is not None else None
     if returned is not None and not _wrong(situation, anchor, got):
         found = _lost_on_return(situation, returned, bench)
         return replace(base, found=found, reproducer=found)
@@ -648,7 +659,8 @@ def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found
     expected = situation.cache(step.anchor, situation.config.num_hidden_layers - 1)
     inputs = inputs_of(step.graph, value)
     why = "each layer wrote what it should, and this is not the cache that the last one left"
-    limit = ANCHOR_FLOORS * float(np.max(situation.floors(f"{step.anchor}.0")))
+    first = f"{cache_of(step.anchor)}.{situation.layers(step.anchor)[0]}"
+    limit = ANCHOR_FLOORS * float(np.max(situation.floors(first)))
     return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
@@ -677,7 +689,7 @@ def _right(
     if len(got) > 1 and not _wrong(situation, anchor, got[:1]):
         assert layer is not None
         limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
-        return 1, situation.cache(part, written=layer), limit
+        return 1, situation.cache(situation.role(part, layer), written=layer), limit
     expected, tolerance = situation.corrected(anchor, got[0], padding)
     return 0, expected.reshape(got[0].shape), tolerance
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hloracle.backends.session import IDLE, Backend
-from hloracle.core.abi import Graph
+from hloracle.core.abi import CACHES, Graph
 from hloracle.core.dtypes import numpy_type
+from hloracle.core.rings import by_position, held
 from hloracle.localize.situation import ReferenceRun, row_errors, slot_errors
 
 
@@ -41,8 +42,9 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
         return 0.0 if int(head) == int(np.argmax(truth.values("lm_head")[row])) else np.inf
 
     abi = graphs[0].abi
-    batch, names = abi.batch, ("k_cache", "v_cache")
-    filled, caches = 0, [np.zeros(s, np.float32) for s in config.cache_shapes(abi.capacity, batch).values()]
+    batch, names = abi.batch, abi.caches
+    shapes = [abi.results[abi.result(name)].shape for name in abi.caches]
+    filled, caches = 0, [np.zeros(shape, np.float32) for shape in shapes]
     prompt = next((phase for phase in ("prefill", "extend") if phase in by_phase), "")
     bucket = by_phase[prompt].abi.bucket if prompt else 0
     while prompt and filled < length:
@@ -59,8 +61,10 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
         head, *caches = call("decode", {**row, **dict(zip(names, caches, strict=False))})
         filled = position + 1
         errors.append(judged(position, head[-1] if batch > 1 else head))
-    for part, cache in zip(abi.caches, caches, strict=False):
+    kept = [cache if batch == 1 else cache[:, -1] for cache in caches]
+    holds = held(abi, config.num_hidden_layers, filled)[:, :filled]
+    for part, cache in zip(CACHES, by_position(abi, kept, filled) if kept else (), strict=False):
         for layer in range(len(cache)):
-            mine = cache[layer] if batch == 1 else cache[layer, -1]
-            errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", mine[:, :filled]))))
+            which = np.flatnonzero(holds[layer])
+            errors.append(float(np.max(slot_errors(truth, config, f"{part}.{layer}", cache[layer], which))))
     return max(errors, key=lambda e: np.inf if np.isnan(e) else e)

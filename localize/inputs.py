@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hloracle.core.abi import Graph, Tensor
+from hloracle.core.abi import Graph, Tensor, cache_of
 from hloracle.core.dtypes import largest
 from hloracle.core.tolerances import MASKED_BELOW, NARROW_SAME_INPUTS, NARROW_SAME_RMS, SAME_INPUTS
 from hloracle.localize.anatomy import Anatomy, Subgraph
@@ -43,11 +43,12 @@ def inputs(
     arguments = {a.name: a for a in anatomy.graph.abi.arguments}
 
     def value(name: str) -> np.ndarray:
-        _, part = split(name.removesuffix("+"))
-        rng = np.random.default_rng([ord(c) for c in part])
-        if name.endswith("+") or name in CACHES:
-            results = anatomy.graph.abi.results
-            shape = results[anatomy.graph.abi.result(part)].shape
+        layer, part = split(name.removesuffix("+"))
+        # Of a ring as after each of its layers: one graph may read what it was given, where another reads what a layer left.
+        rng = np.random.default_rng([ord(c) for c in cache_of(part)])
+        if name.endswith("+") or name in anatomy.graph.abi.caches:
+            abi = anatomy.graph.abi
+            shape = abi.results[abi.result(part if layer is None else abi.role(part, layer))].shape
             return rng.normal(0, scale, shape).astype(np.float32)
         argument = arguments.get(name)
         if argument is not None and argument.role != "weight":
@@ -76,10 +77,13 @@ def inputs(
 def _attended(anatomy: Anatomy, anchor: str, probs: np.ndarray) -> np.ndarray:
     """[K, T, G, S], 0 where no query looks, as a mask leaves them: a graph may put it on once more."""
     by_query = probs if anatomy.own > 1 else probs.transpose(1, 0, 2, 3)
-    for query, position in zip(by_query, positions(anatomy), strict=True):
-        hidden = np.ones(probs.shape[-1], np.bool_)
-        hidden[visible(anatomy.config, anchor, position)] = False
-        query[..., hidden] = 0
+    layer, _ = split(anchor)
+    at = positions(anatomy)
+    assert layer is not None
+    for query, position in zip(by_query, at, strict=True):
+        of = anatomy.key_positions(layer, position if anatomy.own > 1 else at[0])
+        seen = visible(anatomy.config, anchor, position)
+        query[..., (of < seen.start) | (of >= seen.stop)] = 0
     return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float32)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hloracle.backends.session import IDLE
+from hloracle.core import rings
+from hloracle.core.abi import RINGS, Abi, cache_of, ring_of
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.spread import LARGEST, Spread, row_spreads, spread_of
 from hloracle.core.tolerances import (
@@ -55,7 +57,7 @@ class Situation:
 
     Args:
       queries, keys: T and S of the graph; T is the rows of a decode.
-      capacity: slots of the whole cache. batch: rows of the whole cache.
+      capacity: slots of the whole cache. batch: rows of the whole cache. ring: whether windowed layers are in rings.
     """
 
     config: Config
@@ -67,6 +69,7 @@ class Situation:
     length: int = 0
     position: int = 0
     batch: int = 1
+    ring: bool = False
 
     @property
     def rows(self) -> list[int]:
@@ -88,7 +91,21 @@ class Situation:
 
     def shape(self, anchor: str) -> tuple[int, ...]:
         """The shape of an anchor's value in the graph, by the contract."""
-        return anchor_shape(self.config, anchor, self.queries, self.keys, self.own) if anchor != "token" else ()
+        if anchor == "token":
+            return ()
+        layer, _ = split(anchor)
+        keys = self.keys if layer is None else len(self.key_positions(layer))
+        return anchor_shape(self.config, anchor, self.queries, keys, self.own)
+
+    def slots(self, layer: int) -> int:
+        """Of a layer's cache, or of its ring."""
+        in_ring = self.ring and layer in self.config.windowed(self.capacity)
+        return self.config.ring(self.capacity) if in_ring else self.capacity
+
+    def key_positions(self, layer: int) -> np.ndarray:
+        """The position that each key is of which the layer's queries may attend to, in the judged row; -1 where a ring holds none."""
+        slots = self.slots(layer)
+        return rings.key_positions(self.phase, slots, self.queries, self.position, slots < self.capacity)
 
     # ---- right values
 
@@ -97,8 +114,8 @@ class Situation:
         if name.endswith("+"):
             layer, part = split(name[:-1])
             assert layer is not None
-            return self.cache(part, written=layer)
-        if name in CACHES:
+            return self.cache(self.role(part, layer), written=layer)
+        if name in (*CACHES, *RINGS):
             return self.cache(name, written=-1)
         tokens = np.array(self.truth.tokens, np.int32)
         if name == "tokens":
@@ -128,8 +145,12 @@ class Situation:
         layer, part = split(anchor)
         if part in CACHES and self.phase != "prefill":
             assert layer is not None
-            whole = self.cache(part, written=layer)[layer]
-            return np.asarray(whole if whole.ndim == len(shape) else whole[JUDGED])
+            role, in_ring = self.role(part, layer), self.slots(layer) < self.capacity
+            behind = in_ring and self.phase == "extend"  # what the ring held before, and then the tokens themselves
+            whole = self.cache(role, written=-1 if behind else layer)[self.layers(role).index(layer)]
+            mine = np.asarray(whole if whole.ndim == len(shape) else whole[JUDGED])
+            own = self._by_query(anchor, rows).transpose(1, 0, 2)
+            return np.concatenate([mine, own], axis=1) if behind else mine
         if part in HEAD and self.own == 1:
             return np.asarray(rows[self.rows[-1]].reshape(shape))
         value = self._by_query(anchor, rows)
@@ -149,15 +170,19 @@ class Situation:
             value = np.zeros((queries, *rows.shape[1:]), np.float32)
             value[: len(self.rows)] = rows[self.rows]
             return value
-        seen = rows[self.rows][..., : self.keys]  # [rows, K, G, keys]
+        layer, _ = split(anchor)
+        assert layer is not None
+        of = self.key_positions(layer)
+        known = (of >= 0) & (of < rows.shape[-1])
         masked = 0.0 if part.endswith("probs") else -np.inf
-        value = np.full((queries, *seen.shape[1:3], self.keys), masked, np.float32)
-        value[: len(seen), ..., : seen.shape[-1]] = seen
-        first = self.position if self.phase == "extend" else 0
+        value = np.full((queries, *rows.shape[1:3], len(of)), masked, np.float32)
+        value[: len(self.rows), ..., known] = rows[self.rows][..., of[known]]
+        first, last = (self.position if self.phase == "extend" else 0), int(np.max(of))
         for row in (
-            range(len(seen), queries) if part.endswith("scores") else ()
+            range(len(self.rows), queries) if part.endswith("scores") else ()
         ):  # padding also sees what comes before it
-            value[row, ..., visible(self.config, anchor, min(first + row, self.keys - 1))] = 0
+            seen = visible(self.config, anchor, min(first + row, last))
+            value[row, ..., (of >= seen.start) & (of < seen.stop)] = 0
         return value
 
     def _beside(self, part: str, judged: np.ndarray) -> np.ndarray:
@@ -166,29 +191,41 @@ class Situation:
         return np.stack([judged if row == JUDGED else other for row in range(self.batch)])
 
     @functools.lru_cache(maxsize=4)  # noqa: B019  (its subgraphs ask for one layer's caches after another's)
-    def cache(self, part: str, written: int) -> np.ndarray:
-        """The whole cache [L, K, S, D], of a batch [L, B, K, S, D], once the layers up to `written` have put their rows there; -1: none
-        yet.
+    def cache(self, role: str, written: int) -> np.ndarray:
+        """A whole cache [L, K, S, D] or ring [L, K, W, D], of a batch [L, B, K, S, D], once the layers up to `written` have put their rows
+        there; -1: none yet.
 
         But for prefill, slots that are not filled yet hold numbers as large as the others: what reads them is wrong.
         """
-        shape = self.config.cache_shapes(self.capacity, self.batch)[part]
+        part, layers = cache_of(role), self.layers(role)
+        shapes = self.config.held_shapes if self.ring else self.config.cache_shapes
+        shape = shapes(self.capacity, self.batch)[role]
         whole = np.zeros(shape, np.float32)
         if self.phase != "prefill":
             scale = float(np.max(np.abs(self.truth.values(f"{part}.0")))) or 1.0
             whole[:] = self._held(np.random.default_rng(7).normal(0, scale, shape[1:]))
         before, after = self._filled
-        for layer in range(len(whole)):
+        slots = shape[-2]
+        for i, layer in enumerate(layers):
             rows = self.truth.values(f"{part}.{layer}")
             mine, filled = (
-                whole[layer] if self.batch == 1 else whole[layer, JUDGED],
+                whole[i] if self.batch == 1 else whole[i, JUDGED],
                 after if layer <= written else before,
             )
-            mine[:, :filled] = rows[:filled].transpose(1, 0, 2)
+            of = rings.positions(slots, filled)
+            mine[:, of < filled] = rows[of[of < filled]].transpose(1, 0, 2)
             for row, position in enumerate(self.positions if self.own > 1 and layer <= written else ()):
                 if row != JUDGED and position != IDLE:
-                    whole[layer, row, :, position] = self._held(BESIDE * rows[self.position])
+                    whole[i, row, :, position % slots] = self._held(BESIDE * rows[self.position])
         return whole
+
+    def role(self, part: str, layer: int) -> str:
+        """Which cache of a graph has a layer's keys or values: `k_cache` or `k_ring`, or of values."""
+        return ring_of(part) if self.slots(layer) < self.capacity else part
+
+    def layers(self, role: str) -> list[int]:
+        """The layers that a cache or a ring of the graph has, in order."""
+        return [i for i in range(self.config.num_hidden_layers) if self.role(cache_of(role), i) == role]
 
     def _held(self, cache: np.ndarray) -> np.ndarray:
         """What caches of the graph's type make of numbers that have to stay as they are, as float32."""
@@ -202,6 +239,10 @@ class Situation:
         return self.position, self.position + len(self.rows)
 
     # ---- errors
+
+    def counted_rows(self, anchor: str) -> list[int]:
+        """The tokens that `errors` has a figure for."""
+        return self._counted(anchor)[1]
 
     def errors(self, anchor: str, got: np.ndarray) -> np.ndarray:
         """How far the value of a graph is from the truth, in floors: one figure for each of `rows`, infinite for NaN.
@@ -222,22 +263,23 @@ class Situation:
         rows = self._counted(anchor)[1]
         return rows, row_spreads(off, counted(anchor, self.truth.values(anchor))[rows])
 
-    def cache_errors(self, part: str, written: int, got: np.ndarray) -> np.ndarray:
-        """The error of each layer of a whole cache: the worst filled slot, in floors of its row.
+    def cache_errors(self, role: str, written: int, got: np.ndarray) -> np.ndarray:
+        """The error of each of `layers(role)`, of a whole cache or ring: the worst filled slot, in floors of its row.
 
         What is not filled has to be as it was: the error is infinite where it is not.
         """
-        expected = self.cache(part, written)
+        expected = self.cache(role, written)
         found = np.zeros(len(expected))
-        filled = self._filled[1]
-        for layer in range(len(expected)):
-            off = distance(got[layer], expected[layer])  # [K, S, D], or [B, K, S, D]
+        before, after = self._filled
+        for i, layer in enumerate(self.layers(role)):
+            off = distance(got[i], expected[i])  # [K, S, D], or [B, K, S, D]
             mine = off if self.batch == 1 else off[JUDGED]
-            floors = self.floors(f"{part}.{layer}")[:filled]
-            found[layer] = np.max(np.max(mine[:, :filled], axis=(0, 2)) / floors, initial=0.0)
+            of, filled = rings.positions(off.shape[-2], after if layer <= written else before), after
+            floors = self.floors(f"{cache_of(role)}.{layer}")[of[of < filled]]
+            found[i] = np.max(np.max(mine[:, of < filled], axis=(0, 2)) / floors, initial=0.0)
             others = np.delete(off, JUDGED, axis=0) if self.batch > 1 else off[:0]
-            if np.any(mine[:, filled:]) or np.any(others):
-                found[layer] = np.inf
+            if np.any(mine[:, of >= filled]) or np.any(others):
+                found[i] = np.inf
         return found
 
     def error_of(self, anchor: str, results: Sequence[np.ndarray]) -> float:
@@ -246,7 +288,7 @@ class Situation:
         layer, part = split(anchor)
         if len(results) > 1:
             assert layer is not None
-            worst = max(worst, float(np.max(self.cache_errors(part, layer, results[1]))))
+            worst = max(worst, float(np.max(self.cache_errors(self.role(part, layer), layer, results[1]))))
         return worst
 
     def worst(self, anchor: str, got: np.ndarray) -> Worst:
@@ -294,9 +336,12 @@ class Situation:
         if self.own > 1:
             place = place[JUDGED : JUDGED + 1]  # [1, ...]
         if part in CACHES and self.phase != "prefill":
-            filled = self._filled[1]
-            by_slot = place.reshape(place.shape[-3:])[:, :filled]
-            return by_slot.transpose(1, 0, 2), list(range(filled))  # [filled, K, D]
+            layer, _ = split(anchor)
+            assert layer is not None
+            of = self.key_positions(layer)
+            counted = np.argsort(of)[np.count_nonzero(of < 0) :][: np.count_nonzero((of >= 0) & (of < self._filled[1]))]
+            by_slot = place.reshape(place.shape[-3:])[:, counted]
+            return by_slot.transpose(1, 0, 2), of[counted].tolist()  # [filled, K, D]
         if part in HEAD:
             return place.reshape(1, -1), self.rows[-1:]
         if part in BY_HEAD and self.own == 1:
@@ -327,7 +372,7 @@ class ReferenceRun:
 
     truth: the sequence and the values. weight: gives a weight of the model by its name.
     length: tokens of the prompt, with which the sequence begins; the others are decoded one by one.
-    bucket: of the graph that the prompt goes through. batch: rows of the graphs.
+    bucket: of the graph that the prompt goes through. batch: rows of the graphs. ring: whether their windowed layers are in rings.
     """
 
     truth: AnchorTruth
@@ -336,14 +381,21 @@ class ReferenceRun:
     length: int
     bucket: int
     batch: int = 1
+    ring: bool = False
+
+    def of(self, abi: Abi) -> ReferenceRun:
+        """The same sequence in graphs of as many rows as this one, with rings if it has them."""
+        return replace(self, batch=abi.batch, ring=bool(abi.windowed))
 
     def prompt(self, phase: str, capacity: int) -> Situation:
         """The prefill of the prompt, or the extend by the last part of it, in graphs with this many cache slots."""
         if phase == "prefill":
-            return Situation(self.config, self.truth, phase, self.bucket, self.bucket, capacity, self.length)
+            return Situation(
+                self.config, self.truth, phase, self.bucket, self.bucket, capacity, self.length, ring=self.ring
+            )
         first = self.begun
         sizes = (self.bucket, capacity, capacity, self.length - first, first)
-        return Situation(self.config, self.truth, phase, *sizes, self.batch)
+        return Situation(self.config, self.truth, phase, *sizes, self.batch, self.ring)
 
     @property
     def begun(self) -> int:
@@ -353,7 +405,7 @@ class ReferenceRun:
     def step(self, capacity: int, position: int) -> Situation:
         """The decode step at a position, in graphs with this many cache slots."""
         sizes = (self.batch, capacity, capacity, self.length, position)
-        return Situation(self.config, self.truth, "decode", *sizes, self.batch)
+        return Situation(self.config, self.truth, "decode", *sizes, self.batch, self.ring)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -395,14 +447,16 @@ def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.
     return spread_over(truth, anchor, rows, row_spreads(off, count)).floors
 
 
-def slot_errors(truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray) -> np.ndarray:
-    """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]."""
-    filled = got.shape[1]
-    expected = truth.values(anchor)[:filled].transpose(1, 0, 2)
-    off = distance(got, expected)
+def slot_errors(
+    truth: AnchorTruth, config: Config, anchor: str, got: np.ndarray, which: np.ndarray | None = None
+) -> np.ndarray:
+    """Of one layer's cache, [K, filled, D], what each slot is off by, in floors: [filled]; or each of those that are named."""
+    which = np.arange(got.shape[1]) if which is None else which
+    expected = truth.values(anchor)[which].transpose(1, 0, 2)
+    off = distance(got[:, which], expected)
     with np.errstate(over="ignore"):
-        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[:filled]
-    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, range(filled), off.transpose(1, 0, 2))))
+        errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[which]
+    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, which.tolist(), off.transpose(1, 0, 2))))
 
 
 def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:

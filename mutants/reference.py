@@ -157,6 +157,16 @@ def cache_slot_decode(right: Right[Any], cache: DecodeCache, old: Array, new: Ar
 
 
 @oracle(
+    "oracle-ring-not-wrapped", "ring-slot", "what comes after the last slot stays there",
+    anchor="k_cache.0", replaces="reference.oracle.model:ring_slots", model="tiny-mistral", ring=True,
+)  # fmt: skip
+def ring_not_wrapped(right: Right[Array], position: Array, slots: int) -> Array:
+    import jax.numpy as jnp
+
+    return jnp.minimum(position, slots - 1)
+
+
+@oracle(
     "oracle-head-tied", "head", "the embedding is used as the head",
     anchor="lm_head", replaces="reference.oracle.model:Weights.__getitem__",
 )  # fmt: skip

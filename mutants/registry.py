@@ -33,7 +33,7 @@ RIGHT_VALUES = "invariant-broken"
 
 class Run(NamedTuple):
     """What is run to notice a mutant: a model, how its weights are held, the kind of device, the rows of its graphs, their cache
-    slots (0 for as many as are usual), and what they compute in."""
+    slots (0 for as many as are usual), what they compute in, and whether windowed layers have rings."""
 
     model: str
     weights: str
@@ -41,6 +41,7 @@ class Run(NamedTuple):
     batch: int = 1
     capacity: int = 0
     compute: str = "f32"
+    ring: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Mutant:
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
       it fuses them.
     batch: rows of the graphs of that run. capacity: cache slots of them; 0 for as many as are usual. compute: what they compute
-      in; of less than f32 weights are in rows of that type.
+      in; of less than f32 weights are in rows of that type. ring: whether their windowed layers have rings.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Mutant:
     batch: int = 1
     capacity: int = 0
     compute: str = "f32"
+    ring: bool = False
 
     @property
     def held(self) -> tuple[str, str, bool]:
@@ -95,7 +97,7 @@ class Mutant:
     @property
     def run(self) -> Run:
         """Which right run it is held to."""
-        return Run(self.model, self.weights, self.device, self.batch, self.capacity, self.compute)
+        return Run(self.model, self.weights, self.device, self.batch, self.capacity, self.compute, self.ring)
 
     @property
     def architecture(self) -> str:
@@ -126,12 +128,12 @@ def named(id: str) -> Mutant:
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
     model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1, capacity: int = 0,
-    compute: str = "f32",
+    compute: str = "f32", ring: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model, weights, batch, capacity, compute: the run that it is planted in.
+      model, weights, batch, capacity, compute, ring: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
@@ -159,6 +161,7 @@ def mutant(
             batch,
             capacity,
             compute,
+            ring,
         )
         return wrong
 

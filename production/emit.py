@@ -15,7 +15,7 @@ from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import check_contract, refuse_beyond_positions
+from hloracle.reference.model.contract import check_contract, refuse_beyond_positions, refuse_without_rings
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, fused
@@ -30,7 +30,7 @@ class Emission:
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
     as_: the architecture that the model is one of, where its config.json says another. batch: the graph's rows.
-    compute: what it computes in; of less than f32 the weights are of that type, in rows.
+    compute: what it computes in; of less than f32 the weights are of that type, in rows. ring: windowed layers have rings.
     """
 
     model: str
@@ -48,6 +48,7 @@ class Emission:
     as_: str = ""
     batch: int = 1
     compute: str = "f32"
+    ring: bool = False
 
     def lowered(self, config: Config, layout: Layout) -> Graph:
         """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
@@ -55,8 +56,8 @@ class Emission:
         if self.source == "reference":
             from hloracle.reference.oracle.lower import lower
 
-            return lower(*arguments, self.batch, self.compute)
-        return Emitter(self.gemm).emit(*arguments, layout, self.batch, self.compute)
+            return lower(*arguments, self.batch, self.compute, self.ring)
+        return Emitter(self.gemm).emit(*arguments, layout, self.batch, self.compute, self.ring)
 
 
 def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
@@ -71,6 +72,8 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
     directory = resolve(asked.model, precision=precision if precision in QUANTIZED else "f32", as_=asked.as_)
     config = load_config(directory)
     refuse_beyond_positions(config, asked.capacity)
+    if asked.ring:
+        refuse_without_rings(config, asked.capacity)
     if asked.compute != "f32":
         held: Layout = default_layout(config, asked.compute, panels=False)
     elif precision in QUANTIZED:

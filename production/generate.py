@@ -22,7 +22,7 @@ from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer, refuse_unknown
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.model.contract import BUCKETS, GraphSpec, bucket_for
+from hloracle.reference.model.contract import BUCKETS, GraphSpec, bucket_for, refuse_without_rings
 from hloracle.reference.model.registry import LARGEST_CONFIG, RESTORE
 
 LARGEST_PROMPTS = 2**28  # bytes of a file of prompts
@@ -34,7 +34,8 @@ class Engine:
     """What computes a text: the graphs of a source in a precision, on a backend.
 
     device: where IREE runs them. as_: the architecture that they are of, where the model's config.json says another.
-    batch: how many texts at once. compute: what values between modules, caches and weights are of.
+    batch: how many texts at once. compute: what values between modules, caches and weights are of. ring: layers with a window that is
+    shorter than the capacity keep no more than it.
     """
 
     source: str
@@ -45,6 +46,7 @@ class Engine:
     as_: str = ""
     batch: int = 1
     compute: str = "f32"
+    ring: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,10 @@ def _joined(
     head, batch = "logits" if drawn else "token", min(engine.batch, len(wanted))
     whole = batch == 1 and longest <= BUCKETS[-1]
     bucket = bucket_for(min(longest, BUCKETS[-1]))
-    prompt = GraphSpec("prefill" if whole else "extend", head, capacity, bucket, batch, engine.compute)
-    decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute)
+    if engine.ring:
+        refuse_without_rings(checkpoint.config, capacity)
+    decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute, engine.ring)
+    prompt = decode._replace(phase="prefill" if whole else "extend", bucket=bucket)
     session = _session(checkpoint, [decode, prompt], engine, tell)
     ends = end_of_text(directory)
     found = Batch(session)

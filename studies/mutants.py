@@ -203,7 +203,7 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     found: dict[str, Graph] = {}
     for phase, bucket in (("decode", 0), *((_prompt(mutant.run), b) for b in buckets)):
         for head in ("logits", "token"):
-            graph = emitter(Request(model, phase, head, capacity, bucket, precision, device, batch))
+            graph = emitter(Request(model, phase, head, capacity, bucket, precision, device, batch, mutant.ring))
             if graph is not None and name in ("", graph.name):
                 found.setdefault(graph.name if name else f"{phase} {head}", graph)
     return list(found.values())
@@ -223,14 +223,14 @@ def _right(report: Report, key: Run) -> Right:
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch, _, compute = of
+    model, weights, kind, batch, _, compute, ring = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
     choice = untuned(layout, fused, device, batch, precision, compute)
     with alone(), plain_compilers():
         settings = Settings(
             model, TOKENS, capacity, precision, choice, early_exit=True, quick=_quick(of), repairs=False,
-            batch=batch, compute=compute,
+            batch=batch, compute=compute, ring=ring,
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -247,6 +247,7 @@ def _command(of: Run) -> str:
     on += f" --batch {of.batch}" if of.batch > 1 else ""
     on += f" --capacity {of.capacity}" if of.capacity else ""
     on += f" --compute {of.compute}" if of.compute != "f32" else ""
+    on += " --ring" if of.ring else ""
     return f"hloracle run {of.model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
@@ -270,7 +271,7 @@ def _consumers(of: Run) -> dict[str, set[str]]:
     config = open_checkpoint(resolve(of.model)).config
     found: dict[str, set[str]] = {}
     for phase, bucket in ((_prompt(of), BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of.batch), config)
+        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of.batch, ring=of.ring), config)
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

@@ -57,6 +57,7 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
 }  # fmt: skip
 CAPACITY, BUCKET = 128, 64
 LONG = 384  # slots that attention goes to in blocks
+WIDE = 300  # keys of a window, of which a ring and a chunk are, too
 # The oracle writes some of a batch out for each row, which is pinned of two, and how it grows is seen with more. The emitter writes the
 # same for any number; with this one, no other constant is equal to it.
 FEW_ROWS, MORE_ROWS, ANY_ROWS = 2, 5, 61
@@ -69,10 +70,10 @@ STEPS = (
 def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
     """(source, whether its graphs find their own place, which graph, config) of every row, in float32 before bf16.
 
-    In bf16 those of the emitter alone: to lower as many of the oracle's again takes too long for what nobody ships.
+    In bf16 those of the emitter alone, and without rings: to make as many of the others again takes too long.
     """
     for source, on_device, spec, config in _in_float32():
-        for compute in ("f32", NARROW[0]) if source == "emitter" else ("f32",):
+        for compute in ("f32", NARROW[0]) if source == "emitter" and not spec.ring else ("f32",):
             yield source, on_device, spec._replace(compute=compute), config
 
 
@@ -80,8 +81,13 @@ def _in_float32() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
     for architecture, raw in TINY.items():
         for changes in ({}, *VARIANTS.get(architecture, ())):
             config = from_hf({**raw, **changes})
-            for one, (phase, rows, capacity) in itertools.product((config, *others(config)), STEPS):
-                spec = GraphSpec(phase, "logits", capacity, BUCKET if phase != "decode" else 0)
+            each = [*itertools.product((config, *others(config)), STEPS, (False, True))]
+            wide = [windows_of(one, WIDE) for one in (config, *others(config))] if any(config.windows) else []
+            in_blocks = [("extend", rows, LONG) for rows in (False, True)]
+            for one, (phase, rows, capacity), ring in [*each, *itertools.product(wide, in_blocks, (True,))]:
+                if ring and not one.windowed(capacity):
+                    continue
+                spec = GraphSpec(phase, "logits", capacity, BUCKET if phase != "decode" else 0, ring=ring)
                 for on_device, head in itertools.product((False, True), ("logits", "token")):
                     yield "emitter", on_device, spec._replace(head=head, batch=ANY_ROWS if rows else 1), one
                 yield "oracle", False, spec._replace(batch=FEW_ROWS if rows else 1), one
@@ -89,16 +95,22 @@ def _in_float32() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
 
 def others(config: Config) -> Iterator[Config]:
     """The config as in graphs of fewer keys than its windows, or than its angles turn at; and with angles that do turn."""
-    wide = [dataclasses.replace(layer, window=layer.window and 4096) for layer in config.layers]
+    wide = windows_of(config, 4096).layers
     kinds: list[dict[str, Any]] = [{"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": BUCKET - 8}]
     kinds += [{}, {"original_max_position_embeddings": 4096}] if config.turning_point else [{}]
     # Of several sets of angles, those of the first alone may turn, too.
     turned = dict.fromkeys((tuple(config.ropes), tuple(config.ropes[:1])))
-    for layers, changes, ropes in itertools.product((config.layers, tuple(wide)), kinds, turned):
+    for layers, changes, ropes in itertools.product((config.layers, wide), kinds, turned):
         yield dataclasses.replace(config, layers=tuple(
             dataclasses.replace(layer, rope=dataclasses.replace(layer.rope, **changes)) if layer.rope in ropes else layer
             for layer in layers
         ))  # fmt: skip
+
+
+def windows_of(config: Config, keys: int) -> Config:
+    """The config with windows of so many keys where it has any."""
+    layers = (dataclasses.replace(layer, window=layer.window and keys) for layer in config.layers)
+    return dataclasses.replace(config, layers=tuple(layers))
 
 
 def census() -> dict[str, dict[str, Any]]:
@@ -119,30 +131,41 @@ def census() -> dict[str, dict[str, Any]]:
 
 def measured(source: str, on_device: bool, spec: GraphSpec, config: Config) -> dict[str, Any]:
     """The row of a graph: what is fixed, what each kind of layer has, and of several rows what each row more has."""
-    key = f"{config.architecture}'s {source} {spec.name}"
+    key, abi = f"{config.architecture}'s {source} {spec.name}", graph_abi(config, *spec[:4], None, *spec[4:])
 
     def ops(layers: Sequence[Layer], batch: int = spec.batch, compute: str = spec.compute) -> Counter[str]:
-        deep = dataclasses.replace(config, layers=tuple(layers))
+        deep, of = dataclasses.replace(config, layers=tuple(layers)), spec._replace(batch=batch, compute=compute)
         if source == "oracle":
-            return Counter(inspect(lower(deep, *spec[:4], batch, compute)).ops)
+            return Counter(inspect(lower(deep, *of)).ops)
         layout = default_layout(deep, compute, panels=False) if compute != "f32" else None
-        return Counter(inspect(Emitter(on_device=on_device).emit(deep, *spec[:4], layout, batch, compute)).ops)
+        return Counter(inspect(Emitter(on_device=on_device).emit(deep, *of[:4], layout, *of[4:])).ops)
 
     all_kinds = list(dict.fromkeys(config.layers))
     twice = ops(all_kinds * 2)
     kinds: dict[str, Counter[str]] = {}
     for layer in all_kinds:
         more = ops([*all_kinds * 2, layer])
-        kinds[layer_kind(layer)] = Counter({op: more[op] - twice[op] for op in more | twice if more[op] != twice[op]})
+        grown = {op: more[op] - twice[op] for op in more | twice if more[op] != twice[op]}
+        kinds[layer_kind(layer, abi)] = Counter(grown)
     fixed = dict(twice)
     for layer in all_kinds * 2:
-        for op, n in kinds[layer_kind(layer)].items():
+        for op, n in kinds[layer_kind(layer, abi)].items():
             fixed[op] = fixed.get(op, 0) - n
+
+    def predicted(layers: Sequence[Layer]) -> dict[str, int]:
+        found = Counter(fixed)
+        for layer in layers:
+            found.update(kinds[layer_kind(layer, abi)])
+        return {op: n for op, n in found.items() if n}
+
+    if spec.ring:  # caches and rings are both numbered from 0 on: of these constants there may be fewer
+        short = (ops(some)["constant"] - predicted(some)["constant"] for some in (all_kinds, all_kinds * 4))
+        fixed["constant"] += max(0, *short)
     four = ops(all_kinds * 4, compute=spec.compute if spec.compute == "f32" else NARROW[-1])
-    predicted = Counter(fixed)
-    for layer in all_kinds * 4:
-        predicted.update(kinds[layer_kind(layer)])
-    if {op: n for op, n in predicted.items() if n} != dict(four):
+    of_four = predicted(all_kinds * 4)
+    if spec.ring and four["constant"] < of_four["constant"]:
+        of_four["constant"] = four["constant"]
+    if of_four != dict(four):
         raise ValueError(f"the census of {key} does not grow with the layers alone")
     row: dict[str, Any] = {
         "fixed": {op: n for op, n in sorted(fixed.items()) if n},

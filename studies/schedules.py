@@ -1,9 +1,9 @@
 """Sequences that join, leave and are cancelled at steps drawn at random, over the rows of a batch: each has to give, token for
 token, what it gives alone.
 
-    python -m hloracle.studies.schedules [--count 200] [--first 0] [FAMILY...]
+    python -m hloracle.studies.schedules [--count 200] [--first 0] [--ring] [FAMILY...]
 
-What a sequence gives alone comes from graphs of one row, into which its prompt goes as a whole. Exit status 0 if all
+What a sequence gives alone comes from graphs of one row without rings, into which its prompt goes as a whole. Exit status 0 if all
 sequences are equal, but for near-ties; 1 otherwise.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Backend, Session, greedy
-from hloracle.conformance.suite import selected
+from hloracle.conformance.suite import selected, with_rings
 from hloracle.core.child import Report
 from hloracle.core.console import terminal
 from hloracle.core.environment import threads_available
@@ -41,13 +41,14 @@ ITEM_SECONDS = 900
 
 @dataclass(frozen=True)
 class Setup:
-    """Graphs, and the seeds of the schedules that run on them."""
+    """Graphs, and the seeds of the schedules that run on them. ring: windowed layers of the batch's graphs are in rings."""
 
     family: str
     batch: int
     capacity: int
     chunk: int
     seeds: tuple[int, ...]
+    ring: bool = False
 
 
 @dataclass
@@ -96,8 +97,8 @@ def run_setup(report: Report, setup: Setup) -> Found:
     checkpoint, backend = open_checkpoint(resolve(f"tiny-{setup.family}")), make_backend("iree-cpu", 1)
     config, S = checkpoint.config, setup.capacity
     graphs = [
-        emit(config, "decode", "logits", S, 0, None, setup.batch),
-        emit(config, "extend", "logits", S, min(setup.chunk, S), None, setup.batch),
+        emit(config, "decode", "logits", S, 0, None, setup.batch, ring=setup.ring),
+        emit(config, "extend", "logits", S, min(setup.chunk, S), None, setup.batch, ring=setup.ring),
     ]
     session, alone = Session(backend, graphs, checkpoint.load), Alone(_alone(checkpoint, backend, S))
     found = Found()
@@ -141,6 +142,7 @@ def _schedule(session: Session, alone: Alone, setup: Setup, seed: int) -> Found:
             found.ties += 1
         else:
             where = f"{setup.family}, {setup.batch} rows of {S} slots, chunks of {setup.chunk}, seed {seed}"
+            where += ", with rings" if setup.ring else ""
             found.wrong.append(f"{where}: token {at} after a prompt of {len(prompt)}")
     return found
 
@@ -151,14 +153,14 @@ def _is_tie(logits: np.ndarray, token: int) -> bool:
     return lead <= 2 * TIE * float(np.max(np.abs(logits)))
 
 
-def setups(families: Sequence[str], count: int, first: int) -> list[Setup]:
+def setups(families: Sequence[str], count: int, first: int, ring: bool = False) -> list[Setup]:
     """So many schedules, dealt to every family and batch; capacities and chunks in turns."""
     kinds = [(family, batch) for batch in BATCHES for family in families]
     seeds: dict[tuple[str, int], list[int]] = {kind: [] for kind in kinds}
     for i in range(count):
         seeds[kinds[i % len(kinds)]].append(first + i)
     return [
-        Setup(family, batch, CAPACITIES[i % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine))
+        Setup(family, batch, CAPACITIES[i % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine), ring)
         for i, ((family, batch), mine) in enumerate(seeds.items()) if mine
     ]  # fmt: skip
 
@@ -168,9 +170,12 @@ def setups(families: Sequence[str], count: int, first: int) -> list[Setup]:
 @click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Schedules.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(1), default=threads_available, help="Setups at a time; one for each core.")
-def command(families: Sequence[str], count: int, first: int, jobs: int) -> int:
+@click.option("--ring", is_flag=True, help="Keep windowed layers of a batch in rings: of families that have any.")
+def command(families: Sequence[str], count: int, first: int, jobs: int, ring: bool) -> int:
     """Run random schedules over the rows of batches, and hold each sequence to what it gives alone."""
     chosen = selected(families) if families else list(FAMILIES)
+    if ring and not families:
+        chosen = with_rings(chosen)
     total: dict[str, Found] = {family: Found() for family in chosen}
 
     def finish(setup: Setup, answer: Found | str, seconds: float) -> None:
@@ -180,7 +185,7 @@ def command(families: Sequence[str], count: int, first: int, jobs: int) -> int:
             click.echo(line)
 
     with terminal.status("running schedules"):
-        run_each(run_setup, setups(chosen, count, first), jobs, ITEM_SECONDS, lambda line: None, finish)
+        run_each(run_setup, setups(chosen, count, first, ring), jobs, ITEM_SECONDS, lambda line: None, finish)
     for family, found in total.items():
         click.echo(
             f"{family}: {found.schedules} schedules, {found.sequences} sequences, {found.cancelled} of them cancelled, "

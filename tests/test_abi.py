@@ -22,7 +22,7 @@ DECODE, PREFILL = (graph_abi(CONFIG, phase, "logits", 64, 32) for phase in ("dec
 # Entries of DECODE: 30 weights, the token, the position and the caches.
 NORM, TOKEN, K_CACHE = 1, len(DECODE.arguments) - 4, len(DECODE.arguments) - 2
 ENTRY = "its keys are role, name, shape, dtype, encoding, aliases"
-TOP = "its keys are phase, arguments, results, function, positions"
+TOP = "its keys are phase, arguments, results, function, positions, windowed"
 ENCODED = "name a weight that is encoded WEIGHT.ENCODING: see docs/encodings.md"
 DOCS = Path(__file__).parents[1] / "docs" / "abi.md"
 PYTHON = re.compile(r"__\w+__|NoneType|object is not|not iterable|not subscriptable|Error|Traceback|Tensor\(|\bself\b")
@@ -89,10 +89,10 @@ ENTRIES: dict[str, tuple[Change, str]] = {
     "an entry a list": (put("arguments", 3, ["weight"]), f"arguments[3] is a list, not an object; {FORM}"),
     "an entry null": (put("results", 0, None), f"results[0] is null, not an object; {FORM}"),
     "role unknown": (put("arguments", 0, "role", "bias"),
-                     f"arguments[0].role is 'bias', not one of weight, token, tokens, position, length, row, total, k_cache, v_cache, state; {FORM}"),
+                     f"arguments[0].role is 'bias', not one of weight, token, tokens, position, length, row, total, k_cache, v_cache, k_ring, v_ring, state; {FORM}"),
     "role of a result": (put("results", 0, "role", "weight"),
-                         f"results[0].role is 'weight', not one of token, logits, k_cache, v_cache, state, tap; {FORM}"),
-    "role a number": (put("results", 0, "role", 1), f"results[0].role is 1, not one of token, logits, k_cache, v_cache, state, tap; {FORM}"),
+                         f"results[0].role is 'weight', not one of token, logits, k_cache, v_cache, k_ring, v_ring, state, tap; {FORM}"),
+    "role a number": (put("results", 0, "role", 1), f"results[0].role is 1, not one of token, logits, k_cache, v_cache, k_ring, v_ring, state, tap; {FORM}"),
     "name a number": (put("arguments", 0, "name", 3), f"arguments[0].name is 3, not a string; {FORM}"),
     "name empty": (put("arguments", 0, "name", ""), f"arguments[0].name is '', of 0 characters and not of 1 to 500; {FORM}"),
     "name too long": (put("arguments", 0, "name", "w" * 501),

@@ -106,7 +106,7 @@ def test_only_what_is_filled_counts(caches: Caches, truth: AnchorTruth) -> None:
     # What was filled before is not looked at again.
     caches[1][1, 1, 2] = math.inf
     assert slots_of(caches, truth, CONFIG, 5, first=3).first_wrong() is None
-    found = slots_of(caches, truth, CONFIG, 6, first=2, stayed="a slot moved")
+    found = dataclasses.replace(slots_of(caches, truth, CONFIG, 6, first=2), stayed="a slot moved")
     assert (found.first_wrong(), found.stayed) == ((2, "v_cache.1"), "a slot moved")
     assert found.worst["k_cache.0"] == (math.inf, 5, 5)
 

@@ -25,7 +25,7 @@ PLAIN = set(
     """
     --as --batch --beside --bucket --capacity --commit --compute --context --every --fail-on --function --fused --gemm --head --help
     --jobs --json --kind --layers --layout --length --link --list --min-p --mutant --no-cache --part --phase --portable
-    --precision --prompt --ratio --raw --real --repetition-penalty --result --resume --rounds --seed --separate --slower --stop
+    --precision --prompt --ratio --raw --real --repetition-penalty --result --resume --ring --rounds --seed --separate --slower --stop
     --stream --taps --temperature --threads --timeout --tokens --tolerance --top-k --top-p --tries --version -h -n -p
     """.split()
 )

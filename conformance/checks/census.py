@@ -34,6 +34,8 @@ NOT_PINNED = "no counts are pinned for the graphs of this source"
 ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 # And what it needs for rows that are each at a position of their own, or are idle.
 BATCH_KINDS = {"gather", "scatter", "slice", "optimization_barrier"}
+# And to find a position's slot in a ring.
+RING_KINDS = {"remainder", "minimum"}
 
 
 def pinned(kind: str, source: str) -> Question:
@@ -82,13 +84,18 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
         options += [name for name in ("q_lora_rank", "rope_interleave") if getattr(config.latent, name)]
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
-    options += ["blocks"] if source == "emitter" and in_blocks(abi, on_device) else []
+    options += ["ring"] if abi.windowed else []
+    blocks = {"blocks": abi.capacity if "k_cache" in abi.caches else 0}
+    blocks |= {"ring-blocks": abi.ring + abi.bucket if abi.windowed else 0}
+    options += [name for name, keys in blocks.items() if source == "emitter" and in_blocks(abi, on_device, keys)]
     return "/".join([config.architecture, source, abi.phase, abi.head, *options])
 
 
-def layer_kind(layer: Layer) -> str:
+def layer_kind(layer: Layer, abi: Abi) -> str:
     """What the number of a layer's operations depends on."""
-    return " ".join(filter(None, ["sparse" if layer.sparse else "dense", "" if layer.rope else "without RoPE"]))
+    ring = abi.windowed and effective_window(layer.window, abi.capacity) is not None
+    words = ["sparse" if layer.sparse else "dense", "" if layer.rope else "without RoPE", "in a ring" if ring else ""]
+    return " ".join(filter(None, words))
 
 
 def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | None:
@@ -99,7 +106,7 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     """
     rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi.compute)
     held = held_ops(graph, config)
-    kinds = Counter(layer_kind(layer) for layer in config.layers)
+    kinds = Counter(layer_kind(layer, graph.abi) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
     known = bool(rows) and set(kinds) <= set(rows[0]["layers"])
     if not known or held is None or config.num_hidden_layers < 2 or narrow:
@@ -146,6 +153,7 @@ def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
     kinds = op_kinds_for(config) | held_kinds(graph, config)
     kinds |= ON_DEVICE_KINDS if graph.on_device else set()
     kinds |= {"convert"} if graph.abi.compute != "f32" else set()
+    kinds |= RING_KINDS if graph.abi.windowed else set()
     return kinds | (BATCH_KINDS if graph.abi.batch > 1 else set())
 
 

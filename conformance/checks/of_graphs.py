@@ -12,7 +12,7 @@ from hloracle.conformance.checks.of_rules import rule_checks
 from hloracle.conformance.graphs.facts import Inspected
 from hloracle.conformance.matrix import EMITTER
 from hloracle.conformance.project.file import Rules, bundled
-from hloracle.reference.model.anchors import CACHES
+from hloracle.core.abi import Graph, cache_of
 from hloracle.reference.model.config import Config
 
 
@@ -60,13 +60,13 @@ def graph_checks(
     if aliased:
         bad, missing = [], []
         for graph in aliased:
-            own = {a.name: i for i, a in enumerate(graph.abi.arguments) if a.name in CACHES}
+            own = {a.name: i for i, a in enumerate(graph.abi.arguments) if a.name in graph.abi.caches}
             taken = {r.name: r.aliases for r in graph.abi.results if r.aliases is not None}
             if taken != own:
                 bad.append(graph.name)
-                missing += [name for name in CACHES if taken.get(name) != own.get(name)]
+                missing += [_first(graph, name) for name in own if taken.get(name) != own.get(name)]
         question = Question("caches-donated", "graphs that take caches donate both, each to its own result", source)
-        place = f"{min(missing)}.0" if missing else ""
+        place = min(missing, default="")
         checks.append(question.counted(len(aliased) - len(bad), len(aliased), ", ".join(bad), place))
     # A graph that somebody else wrote may fuse its projections, so that other counts are no fault.
     if counts_as:
@@ -91,6 +91,13 @@ def fewer_ops(judged: Inspected, oracle: Inspected, config: Config, source: str 
     figure = f"{decode[0]} in decode" if decode else "no pair"
     limit = f"fewer than {decode[1]}" if decode else "a pair"
     return pinned("fewer-ops", source).judged(bool(pairs) and not bad, figure, limit, "; ".join(bad))
+
+
+def _first(graph: Graph, role: str) -> str:
+    """The anchor of the first layer in a cache or in a ring."""
+    abi, cache = graph.abi, cache_of(role)
+    layers = range(abi.cache_shapes[0][0])
+    return f"{cache}.{next((layer for layer in layers if abi.role(cache, layer) == role), 0)}"
 
 
 # ---- census

@@ -7,7 +7,6 @@ import re
 from hloracle.conformance.checks.check import Check, Question
 from hloracle.conformance.matrix import EMITTER
 from hloracle.core.abi import Graph
-from hloracle.reference.model.anchors import CACHES
 
 STREAM_CONSTANT = re.compile(r"(%\S+) = arith\.constant (\d+) : index")
 # `stream.cmd.copy %source[%offset], %target[%offset], %length : ...`
@@ -24,7 +23,7 @@ def caches_in_place(graph: Graph, stream_text: str, source: str = EMITTER) -> Ch
     The graph's head is the token: other results are the caches only.
     """
     question = Question("caches-in-place", "no copy of a cache in IREE's stream form of decode", source)
-    caches = [graph.abi.results[graph.abi.result(name)] for name in CACHES]
+    caches = [graph.abi.results[graph.abi.result(name)] for name in graph.abi.caches]
     layer_bytes = min(cache.nbytes // cache.shape[0] for cache in caches)
     whole = max(cache.nbytes for cache in caches)
     sizes = {name: int(size) for name, size in STREAM_CONSTANT.findall(stream_text)}

@@ -59,7 +59,16 @@ def fits(graph: Graph, abi_path: Path | str, checkpoint: Checkpoint) -> None:
             abi_path,
             _ITS_MODEL,
         )
-    for role, (layers, heads, _, width) in config.cache_shapes(abi.capacity).items():
+    windowed = config.windowed(abi.capacity)
+    if abi.windowed and (abi.windowed, abi.ring) != (windowed, config.ring(abi.capacity)):
+        raise InputError(
+            f"rings of {abi.ring} slots hold layers {', '.join(map(str, abi.windowed))}, and in the model a window of up to "
+            f"{config.ring(abi.capacity)} keys is in {', '.join(map(str, windowed)) or 'no layer'}",
+            abi_path,
+            _ITS_MODEL,
+        )
+    shapes = (config.held_shapes if abi.windowed else config.cache_shapes)(abi.capacity)
+    for role, (layers, heads, _, width) in shapes.items():
         cache = abi.results[abi.result(role)]
         if (cache.shape[0], cache.shape[-3], cache.shape[-1]) != (layers, heads, width):
             raise InputError(

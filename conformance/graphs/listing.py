@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloracle.core.abi import DTYPE_BYTES, Graph
+from hloracle.core.abi import DTYPE_BYTES, Graph, cache_of
 from hloracle.core.cache import digest
 from hloracle.core.record import ListedOp, Node
 from hloracle.localize.text import TYPE, anchor_at, function_named, without_locations
@@ -87,7 +87,8 @@ class _Reader:
         self._text = (graph.written or graph.text).splitlines()
         self._arguments = dict(zip(block.arguments, graph.abi.arguments, strict=False))
         self._operations = list(block.operations)
-        self._cache = graph.abi.results[graph.abi.result("k_cache")].shape if graph.abi.caches else ()
+        self._abi = graph.abi
+        self._caches = {role: graph.abi.results[graph.abi.result(role)].shape for role in graph.abi.caches}
         self._texts: dict[Any, str] = {}
         self._kinds = [_kind(operation) for operation in self._operations]
         self._index = {operation.operation: i for i, operation in enumerate(self._operations)}
@@ -153,7 +154,7 @@ class _Reader:
             # Where in the caches a layer's part begins is its number: in layer 3 a slice [3:4, …] is like [0:1, …] in layer 0.
             if kind in SLOT and operands[SLOT[kind]] == f"dense<{layer}> : tensor<i32>":
                 operands[SLOT[kind]] = "layer"
-            if kind == "slice" and _shape(operation.operands[0])[0] == self._cache:
+            if kind == "slice" and _shape(operation.operands[0])[0] in self._caches.values():
                 attributes = [FIRST.sub(lambda m: f"{m[1]}{int(m[2]) - begin}", a) for a in attributes]
             words.append(f"{kind} {operands} {attributes} {_type(operation)}")
             # Not as text: to print a part of a function, MLIR numbers all of it.
@@ -173,15 +174,32 @@ class _Reader:
 
     def _handed_on(self) -> dict[Any, tuple[int, str]]:
         """Value -> the layer that is to take it, and as what: the embedding, or a layer's last value, and the caches."""
-        last = {(0, a.role): value for value, a in self._arguments.items() if a.role in CACHES}
+        last = {
+            (self._next(a.role, -1), cache_of(a.role)): value for value, a in self._arguments.items() if a.role in self._caches
+        }  # fmt: skip
         for i in self._computing:
             layer, part = split(self._anchors[i])
             for result in self._operations[i].results:
                 if part == "embed_tokens":
                     last[0, ""] = result
-                elif layer is not None and (not part or (part in CACHES and _shape(result)[0] == self._cache)):
-                    last[layer + 1, part] = result
+                elif layer is not None and not part:
+                    last[layer + 1, ""] = result
+                elif layer is not None and part in CACHES:
+                    role = self._abi.role(part, layer)
+                    if _shape(result)[0] == self._caches.get(role):
+                        last[self._next(role, layer), part] = result
         return {value: taker for taker, value in last.items()}
+
+    def _next(self, role: str, layer: int) -> int:
+        """The next layer that is in the same cache or ring."""
+        after = layer + 1
+        while (
+            self._abi.windowed
+            and after < self._abi.cache_shapes[0][0]
+            and self._abi.role(cache_of(role), after) != role
+        ):
+            after += 1
+        return after
 
     def _operand(self, value: Any, layer: int, index: dict[int, int]) -> str:
         """Where an operand comes from, seen from a layer: the same words in every layer of a right graph."""

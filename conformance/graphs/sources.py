@@ -39,7 +39,9 @@ class Request:
       token a row; bucket is 0 then.
     head: what the graph answers with: `logits` f32[V], or `token` i32.
     capacity: slots S of the caches [L, K, S, D]. precision: what its weights are held in, such as `f32`.
-    device: what it is written for. batch: rows B; of several, the caches are [L, B, K, S, D].
+    device: what it is written for. batch: rows B; of several, the caches are [L, B, K, S, D]. ring: layers with a window that is
+      shorter than the capacity are in k_ring and v_ring [L, K, W, D], where position p is in slot p mod W, and the others alone in
+      the caches.
     """
 
     model: Checkpoint
@@ -50,11 +52,12 @@ class Request:
     precision: str = "f32"
     device: Device = CPU
     batch: int = 1
+    ring: bool = False
 
     @property
     def spec(self) -> GraphSpec:
         """Which graph of its model it is."""
-        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch, self.model.compute)
+        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch, self.model.compute, self.ring)
 
     @property
     def config(self) -> Config:
@@ -244,7 +247,7 @@ def _given(value: Any, name: str = "") -> Source:
 def specification(graph: Graph) -> GraphSpec:
     """Which graph of its model it is."""
     abi = graph.abi
-    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute)
+    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute, bool(abi.windowed))
 
 
 def graphs_of(
@@ -318,6 +321,7 @@ def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
             ("capacity", abi.capacity, first.capacity),
             ("batch", abi.batch, first.batch),
             ("compute", abi.compute, first.compute),
+            ("ring", abi.ring, first.ring),
         ):
             if mine != other:
                 raise InputError(

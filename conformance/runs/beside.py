@@ -53,6 +53,10 @@ class Beside(Session):
         # Each at another position.
         self.positions = [0 if mine else (7 * row + 3) % self.capacity for row, mine in enumerate(judged)]
 
+    def again(self) -> None:
+        """Let what follows be done as after every other call of this: the same pieces, beside the same tokens."""
+        self._prompts, self._rng = 1, np.random.default_rng(5)
+
     def prefill(self, tokens: Sequence[int], bucket: int | None = None, row: int | None = None) -> int | np.ndarray:
         """Start over with a prompt, in the next row: all at once as far as the bucket reaches, and every other time in pieces."""
         if row is not None:
@@ -90,6 +94,10 @@ class Beside(Session):
     def caches(self, whole: bool = False, row: int | None = None) -> tuple[np.ndarray, ...]:
         """Copies of the judged row's."""
         return super().caches(whole, self.judged if row is None else row)
+
+    def holds(self, row: int | None = None) -> np.ndarray:
+        """Which positions the judged row's have."""
+        return super().holds(self.judged if row is None else row)
 
     def _step(self, judged: dict[int, int]) -> dict[int, int | np.ndarray]:
         """A step of the judged row, or of none, with the rows beside it."""
@@ -162,15 +170,18 @@ def apart(session: Session, fed: Fed, bucket: int) -> str:
         for array in held if noisy else ():
             array[:, 1:] = np.nan
         session.reset(held)
+        session.positions = [0] * session.batch  # so that what a row holds is looked at alike before and after
+        before = {row: session.caches(whole=True, row=row) for row in range(1, session.batch)}
         heads = [np.asarray(_prompt(session, tokens, bucket, 0))]
         for token in following:
             session.positions[1:] = [session.capacity // 2] * (session.batch - 1)
             others = {row: (token + row) % session.vocab_size for row in range(1, session.batch)} if noisy else {}
             heads.append(np.asarray(session.step({0: token, **others})[0]))
         rounds.append([*heads, *session.caches(whole=True, row=0)])
+        session.positions[1:] = [0] * (session.batch - 1)
         for row in range(1, session.batch) if not noisy else ():
-            for part, mine, before in zip(CACHES, session.caches(whole=True, row=row), held, strict=True):
-                if mine.tobytes() != np.ascontiguousarray(before[:, row]).tobytes():
+            for part, mine, old in zip(CACHES, session.caches(whole=True, row=row), before[row], strict=True):
+                if mine.tobytes() != old.tobytes():
                     return f"row {row} is idle, and its {part} changes"
     for i, (one, other) in enumerate(zip(*rounds, strict=True)):
         if np.ascontiguousarray(one).tobytes() != np.ascontiguousarray(other).tobytes():

@@ -201,19 +201,22 @@ def _prompt(
     heads = [session.prefill(ids, prompt.bucket) if session.buckets else session.stream_prompt(ids)]
     seconds = time.monotonic() - started
     slots = []
-    before = session.caches(whole=True)
+    before, held = session.caches(whole=True), session.holds()
     if kept:
         stayed = after_prompt(session, before, len(ids), prompt.bucket)
-        slots.append(slots_of(before, kept, config, len(ids), stayed=stayed))
+        found = slots_of(before, kept, config, len(ids), holds=held)
+        slots.append(dataclasses.replace(found, stayed=stayed))
     if len(truth.tokens) > 1:
         started = time.monotonic()
         heads += map(session.decode_step, truth.tokens[:-1])
         seconds += time.monotonic() - started
         if kept and session.decodes:
             after, end = session.caches(whole=True), len(ids) + len(truth.tokens) - 1
-            what = changed(before, after, np.delete(np.arange(session.capacity), slice(len(ids), end)))
+            others, holds = np.delete(np.arange(session.capacity), slice(len(ids), end)), session.holds()
+            what = changed(before, after, others, held & holds)
             stayed = f"{what} changed while slots {len(ids)} to {end - 1} were filled" if what else ""
-            slots.append(slots_of(after, kept, config, end, len(ids), stayed))
+            found = slots_of(after, kept, config, end, len(ids), holds)
+            slots.append(dataclasses.replace(found, stayed=stayed))
     errors: list[float] = []
     spreads: list[Figures] = []
     if configuration.head == "logits":

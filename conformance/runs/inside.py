@@ -189,13 +189,18 @@ def _run(
         canary = Canary(anchor, graph.name, found.first(), worst[0] if worst else 0.0, factor)
     floors = floor_rows(truth, config, rows) if configuration.of_oracle else []
     missing = [(r.phase, a) for r in rows for a in anchors(config) if a not in r.anchors]
-    in_parts = {g.abi.phase for g in graphs if in_blocks(g.abi, g.on_device)}
-    lost = [(phase, a) for phase, a in missing if phase not in in_parts or split(a)[1] not in MASKED]
+    lost = [(phase, a) for phase, a in missing if not (split(a)[1] in MASKED and _in_blocks(graphs, phase, a))]
     named = any(anatomy_of(g, config).values.keys() - {"token"} for g in graphs)
     return AnchorOutcome(
         configuration, prompt.id, "ran", rows, floors, canary, missing=_in_words(missing), lost=_in_words(lost), named=named,
         by_number=any(g.written for g in graphs),
     )  # fmt: skip
+
+
+def _in_blocks(graphs: Sequence[Graph], phase: str, anchor: str) -> bool:
+    """Whether a layer attends to a block of keys at a time in the graphs of a phase, so that it has no scores of all of them."""
+    layer, _ = split(anchor)
+    return any(in_blocks(g.abi, g.on_device, g.abi.keys(layer or 0)) for g in graphs if g.abi.phase == phase)
 
 
 def _in_words(missing: Sequence[tuple[str, str]]) -> list[str]:

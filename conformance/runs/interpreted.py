@@ -6,7 +6,6 @@ that it asks for. And what no compiler gets wrong today another one may.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def _run(
     found = []
     for graph in graphs:
         anatomy = anatomy_of(graph, model.config)
-        mine, phase, capacity = dataclasses.replace(run, batch=graph.abi.batch), graph.abi.phase, graph.abi.capacity
+        mine, phase, capacity = run.of(graph.abi), graph.abi.phase, graph.abi.capacity
         situation = mine.step(capacity, len(truth.tokens) - 1) if phase == "decode" else mine.prompt(phase, capacity)
         order = [a for a in anatomy.anchors if a != "token"]
         # Another graph gets another sample, so that in time all are tried.

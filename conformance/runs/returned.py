@@ -172,46 +172,61 @@ def streams(
 
 
 def slots_of(
-    caches: Sequence[np.ndarray], truth: AnchorTruth, config: Config, filled: int, first: int = 0, stayed: str = ""
-) -> Slots:
-    """The filled slots of whole caches [L, K, S, D], from `first` on."""
+    caches: Sequence[np.ndarray], truth: AnchorTruth, config: Config, filled: int, first: int = 0,
+    holds: np.ndarray | None = None,
+) -> Slots:  # fmt: skip
+    """The filled slots of whole caches [L, K, S, D], from `first` on. holds: see `Session.holds`; all when None."""
     worst: dict[str, tuple[float, int, int | None]] = {}
     for part, cache in zip(CACHES, caches, strict=False):  # of which a graph may have none
         for layer in range(len(cache)):
-            errors = slot_errors(truth, config, f"{part}.{layer}", cache[layer, :, :filled])[first:]
-            wrong = np.flatnonzero(~(errors <= ANCHOR_FLOORS))
-            at = int(np.argmax(errors))
-            start = first + int(wrong[0]) if len(wrong) else None
-            worst[f"{part}.{layer}"] = (float(f"{errors[at]:.3g}"), first + at, start)
-    return Slots(worst, stayed)
+            slots = np.arange(filled) if holds is None else np.flatnonzero(holds[layer, :filled])
+            errors = slot_errors(truth, config, f"{part}.{layer}", cache[layer], slots)[slots >= first]
+            slots = slots[slots >= first]
+            wrong, at = slots[~(errors <= ANCHOR_FLOORS)], int(np.argmax(errors))
+            worst[f"{part}.{layer}"] = (
+                float(f"{errors[at]:.3g}"),
+                int(slots[at]),
+                int(wrong[0]) if len(wrong) else None,
+            )
+    return Slots(worst)
 
 
-def changed(before: Sequence[np.ndarray], after: Sequence[np.ndarray], slots: slice | np.ndarray) -> str:
-    """The first of these slots that is not bit for bit what it was, in words; empty where all are."""
+def changed(
+    before: Sequence[np.ndarray],
+    after: Sequence[np.ndarray],
+    slots: slice | np.ndarray,
+    holds: np.ndarray | None = None,
+) -> str:
+    """The first of these slots that is not bit for bit what it was, in words; empty where all are.
+
+    holds: bool [L, S], the slots that there were before and are after; all when None.
+    """
     for part, old, new in zip(CACHES, before, after, strict=False):
-        different = np.flatnonzero((_bits(old)[:, :, slots] != _bits(new)[:, :, slots]).any(axis=(1, 2, 3)))
-        if len(different):
-            layer = int(different[0])
-            which = np.arange(old.shape[2])[slots]
-            place = (_bits(old)[layer][:, slots] != _bits(new)[layer][:, slots]).any(axis=(0, 2))
-            return f"slot {which[int(np.argmax(place))]} of {part}.{layer}"
+        different = (_bits(old) != _bits(new)).any(axis=(1, 3))  # [L, S]
+        different = different if holds is None else different & holds
+        which = np.arange(old.shape[2])[slots]
+        for layer, place in enumerate(different[:, slots]):
+            if np.any(place):
+                return f"slot {which[int(np.argmax(place))]} of {part}.{layer}"
     return ""
 
 
 def after_prompt(session: Session, caches: Sequence[np.ndarray], length: int, bucket: int) -> str:
     """What a prompt left behind it that does not belong there, in words; empty where all is as it should be."""
     if isinstance(session, Beside):
-        what = changed(session.before, caches, slice(length, None))
+        # Of a ring, what no token of the prompt went to.
+        what = changed(session.before, caches, slice(length, None), session.holds())
         return f"{what} changed, behind a prompt of {length} tokens" if what else ""
-    return after_prefill(caches, length, bucket if session.buckets else length)
+    return after_prefill(caches, length, bucket if session.buckets else length, session.holds())
 
 
-def after_prefill(caches: Sequence[np.ndarray], length: int, bucket: int) -> str:
-    """What prefill put where nothing belongs: padding that is not finite, or anything beyond the bucket."""
+def after_prefill(caches: Sequence[np.ndarray], length: int, bucket: int, holds: np.ndarray | None = None) -> str:
+    """What prefill put where nothing belongs: padding that is not finite, or anything beyond the bucket. holds: see `slots_of`."""
     for part, cache in zip(CACHES, caches, strict=False):
-        if np.any(cache[:, :, bucket:]):
+        held = cache if holds is None else np.where(holds[:, None, :, None], cache, 0)
+        if np.any(held[:, :, bucket:]):
             return f"{part} is not zero from slot {bucket} on, behind the bucket"
-        if not np.all(np.isfinite(cache[:, :, length:bucket])):
+        if not np.all(np.isfinite(held[:, :, length:bucket])):
             return f"{part} has padding that is not finite, which attention multiplies by 0"
     return ""
 
@@ -242,12 +257,14 @@ def run_stream(session: Session, stream: Stream, truth: AnchorTruth, config: Con
         prefilled[length] = _head_error(truth, config, length - 1, head)
         caches = session.caches(whole=True)
         stayed = after_prompt(session, caches, length, stream.bucket)
-        these = slots_of(caches, truth, config, length, stayed=stayed)
+        these = replace(slots_of(caches, truth, config, length, holds=session.holds()), stayed=stayed)
         slots = these if slots is None else _worse(slots, these)
         if length == lengths[len(lengths) // 2] and not slots.stayed:
             slots = replace(slots, stayed=_padded_otherwise(session, stream, length, truth, config))
         if found and length == lengths[-1]:  # pyright: ignore[reportGeneralTypeIssues]  (it is not empty here)
-            apart = _apart(truth, config, length, (head, caches), (found.head, found.caches))
+            apart = _apart(
+                truth, config, length, (head, caches), (found.head, found.caches), session.holds() & found.holds
+            )
     heads, decoded = (found.errors, found.slots) if found else ([], None)
     return Streamed(heads, prefilled, decoded, slots, apart)
 
@@ -260,24 +277,27 @@ def _padded_otherwise(session: Session, stream: Stream, length: int, truth: Anch
     session.padding = before
     # Not bit for bit: a softmax may be shifted by what padding gave it, and is right.
     error = _head_error(truth, config, length - 1, head)
-    if error <= ANCHOR_FLOORS and slots_of(session.caches(whole=True), truth, config, length).first_wrong() is None:
+    slots = slots_of(session.caches(whole=True), truth, config, length, holds=session.holds())
+    if error <= ANCHOR_FLOORS and slots.first_wrong() is None:
         return ""
     return f"prefill of {length} tokens is wrong where token {padding} fills the bucket"
 
 
 @dataclass(frozen=True)
 class _Decoded:
-    """errors: of the head at each position. head: that after the tokens which prefill is given. caches: in the end."""
+    """errors: of the head at each position. head: that after the tokens which prefill is given. caches, holds: in the end."""
 
     errors: list[float]
     head: Any
     slots: Slots
     caches: Sequence[np.ndarray]
+    holds: np.ndarray
 
 
 def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config, compared: int) -> _Decoded:
     before = unfilled(session)
     session.reset(before)
+    held = session.holds()
     errors: list[float] = []
     stayed, kept, start = "", None, 0
     few = -(-sum(cache.nbytes for cache in before) // LOOKED_AT)
@@ -289,13 +309,16 @@ def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config
         if stream.every_step and ((position + 1) % few == 0 or position == len(stream.tokens) - 1):
             after = session.caches(whole=True)
             others = np.delete(np.arange(session.capacity), slice(start, position + 1))
-            if not stayed and (what := changed(before, after, others)):
+            holds = session.holds()
+            if not stayed and (what := changed(before, after, others, held & holds)):
                 stayed = f"{what} changed at position {position}"
                 if position > start:
                     stayed = f"{what} changed at one of the positions {start} to {position}"
-            before, start = after, position + 1
+            before, start, held = after, position + 1, holds
     after = before if stream.every_step else session.caches(whole=True)
-    return _Decoded(errors, kept, slots_of(after, truth, config, len(stream.tokens), stayed=stayed), after)
+    holds = session.holds()
+    slots = replace(slots_of(after, truth, config, len(stream.tokens), holds=holds), stayed=stayed)
+    return _Decoded(errors, kept, slots, after, holds)
 
 
 def _worse(one: Slots, other: Slots) -> Slots:
@@ -321,9 +344,9 @@ def _head_error(truth: AnchorTruth, config: Config, row: int, head: int | np.nda
 
 def _apart(
     truth: AnchorTruth, config: Config, length: int, prefill: tuple[Any, Sequence[np.ndarray]],
-    decode: tuple[Any, Sequence[np.ndarray]],
+    decode: tuple[Any, Sequence[np.ndarray]], holds: np.ndarray,
 ) -> float:  # fmt: skip
-    """How far the head and the caches after the same tokens are apart: see Streamed."""
+    """How far the head and the caches after the same tokens are apart: see Streamed. holds: the slots that both have, [L, S]."""
     head, streamed = prefill[0], decode[0]
     found = []
     # A token says too little: at a near-tie two right ones differ. What it was chosen from shows in the caches' last slots.
@@ -333,7 +356,8 @@ def _apart(
         for layer in range(len(mine)):
             off = distance(mine[layer, :, :length], other[layer, :, :length])  # [K, length, D]
             floors = row_floors(truth, f"{part}.{layer}", config)[:length]
-            found.append(float(np.max(np.max(off, axis=(0, 2)) / floors)))
+            apart = (np.max(off, axis=(0, 2)) / floors)[holds[layer, :length]]
+            found.append(float(np.max(apart, initial=0.0)))
     return max(found)
 
 
@@ -357,11 +381,18 @@ def furthest(one: Sequence[Any], other: Sequence[Any]) -> float:
 
 
 def repeat(session: Session, tokens: Sequence[int], following: Sequence[int], bucket: int) -> tuple[bool, float]:
-    """The same calls twice: whether all that they return is equal, bit for bit, and else how far it is apart."""
+    """The same calls twice: whether all that they return is equal, bit for bit, and else how far it is apart.
+
+    A prompt goes in other pieces the second time, which changes no bit, but where keys are in rings: what is added up then comes in
+    another order.
+    """
     rounds: list[list[Any]] = []
     for _ in range(2):
+        if isinstance(session, Beside) and not session.holds().all():
+            session.again()
         heads = [session.prefill(tokens, bucket) if session.buckets else session.stream_prompt(tokens)]
         if session.decodes:
             heads += [session.decode_step(token) for token in following]
-        rounds.append([*heads, *session.caches()])
+        holds, caches = session.holds()[:, None, :, None], session.caches()
+        rounds.append([*heads, *(np.where(holds[:, :, : cache.shape[2]], cache, 0) for cache in caches)])
     return same(*rounds), furthest(*rounds)

@@ -118,7 +118,11 @@ def _of_source(
     if all(abi.caches for abi in abis):
         filled = _filled(heads or configurations, asked, phases)
         slots = capacity if "decode" in phases else max(buckets)
-        phrases.append("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches")
+        ring = max(abi.ring for abi in abis)
+        last = f", the last {ring} where a layer has a ring" if ring else ""
+        phrases.append(
+            ("both caches whole" if filled >= capacity else f"slots 0 to {filled - 1} of both caches") + last
+        )
         if filled < slots:
             missing.append(f"slots {_ranges(range(filled, slots))} of both caches")
     if held := dict.fromkeys(r.name for abi in abis for r in abi.results if r.role == "state"):

@@ -17,6 +17,7 @@ from hloracle.backends.named import Choice
 from hloracle.conformance.checks.check import Check
 from hloracle.conformance.checks.of_configurations import is_near_tie, limit
 from hloracle.conformance.context import Context
+from hloracle.conformance.graphs.sources import specification
 from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.questions.prompts import Prompt
 from hloracle.conformance.questions.questions import Asked
@@ -339,7 +340,7 @@ def _oracle(context: Context, plan: Plan, graphs: Sequence[Graph], config: Confi
 
     if plan.suspect.of_oracle:
         return None
-    lowered = [lower(config, g.abi.phase, "logits", g.abi.capacity, g.abi.bucket, g.abi.batch) for g in graphs]
+    lowered = [lower(config, *specification(g)._replace(head="logits")) for g in graphs]
     return Side(ORACLE, context.matrix.quick, tuple(lowered))
 
 

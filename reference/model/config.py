@@ -5,6 +5,7 @@ Names are those of Hugging Face's config keys where there is one for all of them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -162,6 +163,28 @@ class Config:
 
     def cache_shapes(self, capacity: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
         """[L, K, S, ...] of `k_cache` and `v_cache`, with S = `capacity` slots; of several rows, [L, B, K, S, ...]."""
-        rows = (batch,) if batch > 1 else ()
-        heads = (self.num_hidden_layers, *rows, self.num_key_value_heads, capacity)
-        return {name: (*heads, width) for name, width in zip(("k_cache", "v_cache"), self.cache_widths, strict=True)}
+        return self._shapes(("k_cache", "v_cache"), self.num_hidden_layers, capacity, batch)
+
+    def held_shapes(self, capacity: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
+        """The same where windowed layers have rings: of `k_cache` and `v_cache` with the others, of `k_ring` and `v_ring` with W slots.
+
+        What has no layers is left out.
+        """
+        windowed = self.windowed(capacity)
+        others = self.num_hidden_layers - len(windowed)
+        return {
+            **(self._shapes(("k_cache", "v_cache"), others, capacity, batch) if others else {}),
+            **(self._shapes(("k_ring", "v_ring"), len(windowed), self.ring(capacity), batch) if windowed else {}),
+        }
+
+    def _shapes(self, names: Sequence[str], layers: int, slots: int, batch: int) -> dict[str, tuple[int, ...]]:
+        heads = (layers, *((batch,) if batch > 1 else ()), self.num_key_value_heads, slots)
+        return {name: (*heads, width) for name, width in zip(names, self.cache_widths, strict=True)}
+
+    def windowed(self, capacity: int) -> tuple[int, ...]:
+        """The layers with a window that is shorter than so many slots: they may have rings."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.window is not None and layer.window < capacity)
+
+    def ring(self, capacity: int) -> int:
+        """Slots W of a ring of these layers: as many as the longest of their windows has keys; 0 where there are none."""
+        return max((self.layers[i].window or 0 for i in self.windowed(capacity)), default=0)

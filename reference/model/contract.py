@@ -26,7 +26,8 @@ BUCKETS = (32, 64, 128, 256)
 class GraphSpec(NamedTuple):
     """Which graph of a model. See `graph_abi`.
 
-    bucket: T of a prefill, or of an extend; 0 of a decode. batch: B. compute: what it computes in.
+    bucket: T of a prefill, or of an extend; 0 of a decode. batch: B. compute: what it computes in. ring: layers with a window
+    that is shorter than the capacity have caches as long as the longest of these windows.
     """
 
     phase: str
@@ -35,13 +36,15 @@ class GraphSpec(NamedTuple):
     bucket: int = 0
     batch: int = 1
     compute: str = "f32"
+    ring: bool = False
 
     @property
     def name(self) -> str:
-        """e.g. `prefill_64_token`, `decode_token_batch_4`, or `decode_token_bf16`"""
+        """e.g. `prefill_64_token`, `decode_token_batch_4`, `decode_token_bf16`, or `decode_token_ring`"""
         parts = [self.phase, *([str(self.bucket)] if self.phase != "decode" else []), self.head]
         parts += ["batch", str(self.batch)] if self.batch > 1 else []
-        return "_".join([*parts, *([self.compute] if self.compute != "f32" else [])])
+        parts += [self.compute] if self.compute != "f32" else []
+        return "_".join([*parts, *(["ring"] if self.ring else [])])
 
 
 def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch: int = 1) -> None:
@@ -70,17 +73,33 @@ def refuse_beyond_positions(config: Config, capacity: int) -> None:
         )
 
 
+def refuse_without_rings(config: Config, capacity: int) -> None:
+    """Raises InputError where no layer could have a ring."""
+    if not config.windowed(capacity):
+        windows = [window for window in config.windows if window is not None]
+        what = f"the shortest has {min(windows):,} keys" if windows else "the model has none"
+        raise InputError(
+            f"needs a layer with a window of fewer keys than the {capacity:,} slots, and {what}", "--ring",
+            "raise --capacity, or leave it out" if windows else "leave it out",
+        )  # fmt: skip
+
+
 def graph_abi(
     config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1,
-    compute: str = "f32",
+    compute: str = "f32", ring: bool = False,
 ) -> Abi:  # fmt: skip
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the tokens T of a prefill or an extend, `batch` the rows B.
 
     Weights are held, and fused, as `layout` says, plain float32 without one. The caches are of the dtype that it computes in.
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says; of several rows, [layers, B, K, S, D]. Those that a
-    graph takes are donated: results alias arguments.
+    graph takes are donated: results alias arguments. With `ring`, layers with a window shorter than S are in k_ring and v_ring,
+    [layers, K, W, D], and the others alone in the caches, which are left out where there are none.
+
+    Raises InputError for a bucket that does not fit, for more slots than a graph counts, and for rings where no layer has one.
     """
+    if ring:
+        refuse_without_rings(config, capacity)
     if phase != "decode" and not 0 < bucket <= capacity:
         raise InputError(f"bucket {bucket} does not fit capacity {capacity}", phase, "raise the capacity")
     weights: list[Tensor] = []
@@ -98,18 +117,20 @@ def graph_abi(
     else:
         inputs, heads = [i32("tokens", bucket), i32("length")], ()
         inputs += [i32(name) for name in extend_inputs(config, capacity, batch)] if phase == "extend" else []
-    caches = [Tensor(name, name, shape, compute) for name, shape in config.cache_shapes(capacity, batch).items()]
+    shapes = config.held_shapes(capacity, batch) if ring else config.cache_shapes(capacity, batch)
+    caches = [Tensor(name, name, shape, compute) for name, shape in shapes.items()]
     if math.prod(caches[0].shape[:-1]) >= 2**31:  # a graph counts them in i32
         words = f"{batch} rows of {capacity:,} slots are more than the 2^31 slots of all layers that a graph counts"
         raise InputError(words, phase, "lower the capacity, or ask for fewer rows")
     results = [
         i32("token", *heads) if head == "token" else Tensor("logits", "logits", (*heads, config.vocab_size), "f32")
     ]
+    positions, windowed = 0 if "k_cache" in shapes else capacity, config.windowed(capacity) if ring else ()
     if phase == "prefill":
-        return Abi(phase, (*weights, *inputs), (*results, *caches))
+        return Abi(phase, (*weights, *inputs), (*results, *caches), "main", positions, windowed)
     first = len(weights) + len(inputs)
     results += [replace(cache, aliases=first + i) for i, cache in enumerate(caches)]
-    return Abi(phase, (*weights, *inputs, *caches), tuple(results))
+    return Abi(phase, (*weights, *inputs, *caches), tuple(results), "main", positions, windowed)
 
 
 def extend_inputs(config: Config, capacity: int, batch: int) -> tuple[str, ...]:
@@ -127,9 +148,11 @@ def effective_window(window: int | None, keys: int) -> int | None:
     return window if window is not None and window < keys else None
 
 
-def graph_name(config: Config, phase: str, head: str, bucket: int, batch: int = 1, compute: str = "f32") -> str:
+def graph_name(
+    config: Config, phase: str, head: str, bucket: int, batch: int = 1, compute: str = "f32", ring: bool = False
+) -> str:
     """e.g. `llama_prefill_64_token`"""
-    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch, compute).name}"
+    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch, compute, ring).name}"
 
 
 def bucket_for(length: int, buckets: Sequence[int] = BUCKETS) -> int:

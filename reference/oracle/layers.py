@@ -157,6 +157,46 @@ def visible_causal(length: int, window: int | None) -> Array:
     return visible if window is None else visible & (key > query - window)
 
 
+# ---- rings: W slots for the last W positions of a row, position p in slot p mod W
+
+
+def ring_slots(position: Array, slots: int) -> Array:
+    """The slots of positions, like them: int32 scalar or [B]. That of an idle row, at -1, is -1."""
+    return lax.min(lax.rem(position, jnp.full(position.shape, slots, jnp.int32)), position)
+
+
+def since(position: Array, slots: int) -> Array:
+    """How many positions before `position` the one lies that each slot holds then: 0 to W-1, int32 [W], or [B, W].
+
+    Of a slot that nothing was written to, that is more than there are positions before.
+    """
+    ahead = position[..., None] + slots - lax.iota(jnp.int32, slots)
+    return lax.rem(ahead, jnp.full(ahead.shape, slots, jnp.int32))
+
+
+def visible_in_ring(position: Array, slots: int, window: int) -> Array:
+    """Decode's mask where its own key is in its slot: what was written, and is in the window. bool [1, W], or [B, W]"""
+    ago = since(position, slots)
+    visible = (ago <= position[..., None]) & (ago < window)
+    return visible if visible.ndim == 2 else visible[None]
+
+
+def visible_behind_ring(position: Array, tokens: int, slots: int, window: int) -> Array:
+    """The mask of T queries from `position` on: of what the ring held before them, and of one another. bool [T, W+T]"""
+    before = position - 1
+    ago = since(before, slots)
+    # By the time of query t, t+1 positions more.
+    by_then = ago[None, :] + lax.iota(jnp.int32, tokens)[:, None] + 1
+    visible = (ago <= before)[None, :] & (by_then < window)
+    return jnp.concatenate([visible, visible_causal(tokens, window)], axis=1)
+
+
+def ring_tokens(position: Array, length: Array, slots: int) -> Array:
+    """Which of `length` tokens from `position` on each slot keeps, the last that it is for: int32 [W], negative for none."""
+    last = length - 1
+    return last - since(position + last, slots)
+
+
 def softmax(scores: Array, sinks: Array | None = None) -> Array:
     """Over the last axis. sinks [..., 1] are one more score, whose share is left out."""
     maximum = jnp.max(scores, axis=-1, keepdims=True)

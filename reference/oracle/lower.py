@@ -25,22 +25,23 @@ DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": j
 
 def lower(
     config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, batch: int = 1,
-    compute: str = "f32",
+    compute: str = "f32", ring: bool = False,
 ) -> Graph:  # fmt: skip
     """The oracle graph of one phase, with the same ABI as the emitter's. See `contract.py` for the arguments.
 
     Every operation's location is the anchor it was traced in, so that both graphs speak of the same places.
     """
-    abi = graph_abi(config, phase, head, capacity, bucket, None, batch, compute)
+    abi = graph_abi(config, phase, head, capacity, bucket, None, batch, compute, ring)
     arguments = [jax.ShapeDtypeStruct(a.shape, DTYPES[a.dtype]) for a in abi.arguments]
     weights, inputs = arguments[: len(abi.weights)], arguments[len(abi.weights) :]
     function = _function(config, head, abi)
     # tf.aliasing_output is what makes the caches in place; keep_unused holds the ABI's argument order.
-    donated = () if phase == "prefill" else (len(inputs) - 1, len(inputs))
+    caches = 0 if phase == "prefill" else len(abi.caches)
+    donated = tuple(range(1 + len(inputs) - caches, 1 + len(inputs)))
     lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)
     module = lowered.compiler_ir("stablehlo")
     assert isinstance(module, ir.Module)
-    name = graph_name(config, phase, head, bucket, batch, compute)
+    name = graph_name(config, phase, head, bucket, batch, compute, ring)
     with module.context:
         module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
         _locations_to_anchors(module)
@@ -55,11 +56,11 @@ def _function(config: Config, head: str, abi: Abi) -> Callable[..., tuple[Array,
     def step(weights: list[Array], *inputs: Array) -> tuple[Array, ...]:
         given = dict(zip(names, inputs, strict=True))
         if abi.phase == "prefill":
-            return prefill(config, head, abi.capacity, weights, **given, compute=DTYPES[abi.compute])
-        caches = given.pop("k_cache"), given.pop("v_cache")
-        if abi.phase == "decode":
-            return (decode if abi.batch == 1 else decode_batch)(config, head, weights, **given, caches=caches)
-        return extend(config, head, weights, **given, caches=caches)
+            ring = bool(abi.windowed)
+            return prefill(config, head, abi.capacity, weights, **given, compute=DTYPES[abi.compute], ring=ring)
+        step = extend if abi.phase == "extend" else decode if abi.batch == 1 else decode_batch
+        caches = {role: given.pop(role) for role in abi.caches}
+        return step(config, head, abi.capacity, weights, **given, caches=caches)
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("weights", *names)]
     step.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hloracle.core.abi import CACHES, RINGS
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.contract import effective_window
 from hloracle.reference.model.rope import decode_tables, prefill_tables
@@ -23,12 +24,16 @@ from hloracle.reference.oracle.layers import (
     RopeRows,
     argmax,
     linear,
+    ring_slots,
+    ring_tokens,
     rope_rows,
     rows,
     scaled,
     scope,
     soft_cap,
+    visible_behind_ring,
     visible_causal,
+    visible_in_ring,
     visible_to_position,
     visible_to_positions,
     wide,
@@ -60,14 +65,17 @@ class Weights:
 
 @dataclass
 class Cache(ABC):
-    """The keys and values of all layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write."""
+    """The keys and values of some layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write.
+
+    They are those of all layers, or of all that have a window, or of the others. A ring is a cache whose S is the W of a ring.
+    """
 
     k: Array
     v: Array
     layer: int = 0
 
     def update(self, k: Array, v: Array) -> tuple[Array, Array]:
-        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D].
+        """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]; in extend, of a ring, [K, W+T, D].
 
         In a decode of a batch each query is of another row, and what they attend to is [B, K, S, D].
         """
@@ -79,7 +87,7 @@ class Cache(ABC):
         return keys, values
 
     def results(self) -> tuple[Array, Array]:
-        """k_cache and v_cache, as the graph returns them."""
+        """The keys and the values, as the graph returns them."""
         return self.k, self.v
 
     @abstractmethod
@@ -89,7 +97,7 @@ class Cache(ABC):
 
 @dataclass
 class DecodeCache(Cache):
-    """Given by the caller, updated in place: this layer's key and value go to slot `position`."""
+    """Given by the caller, updated in place: this layer's key and value go to slot `position`, of a ring the position's there."""
 
     position: Array = field(kw_only=True)
 
@@ -151,6 +159,29 @@ class ExtendCache(Cache):
 
 
 @dataclass
+class RingExtendCache(ExtendCache):
+    """A ring given by the caller: the T tokens attend to what it held before them and to one another; then it keeps the last ones.
+
+    tokens: int32 [W], which of the T goes to each slot, negative where none does.
+    """
+
+    tokens: Array = field(kw_only=True)
+
+    def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
+        (T, K, D), W = new.shape, cache.shape[-2]
+        zero, layer = jnp.zeros((), jnp.int32), jnp.full((), self.layer, jnp.int32)
+        start = (layer, *([] if self.row is None else [self.row]), zero, zero, zero)
+        sizes = (*[1] * (cache.ndim - 3), K, W, D)
+        old = lax.dynamic_slice_p.bind(cache, *start, slice_sizes=sizes).reshape(K, W, D)
+        new = lax.optimization_barrier(new)  # of a slice, IREE 3.13 gathers other rows on CUDA
+        keys = jnp.concatenate([old, new.transpose(1, 0, 2)], axis=1)  # [K, W+T, D]
+        last = rows(new, lax.clamp(0, self.tokens, T - 1)).transpose(1, 0, 2)  # [K, W, D]
+        taken = jnp.broadcast_to((self.tokens >= 0)[None, :, None], (K, W, D))
+        written = lax.select(taken, last, old)
+        return lax.dynamic_update_slice_p.bind(cache, written.reshape(sizes), *start), keys
+
+
+@dataclass
 class PrefillCache(Cache):
     """Fresh: the T prompt tokens' keys and values, zeros after them."""
 
@@ -159,6 +190,26 @@ class PrefillCache(Cache):
         zero = jnp.zeros((), jnp.int32)
         start = (jnp.full((), self.layer, jnp.int32), zero, zero, zero)
         return lax.dynamic_update_slice_p.bind(cache, mine[None], *start), mine
+
+
+@dataclass
+class RingPrefillCache(Cache):
+    """A fresh ring: the last of the T prompt tokens' keys and values, zeros where there are fewer.
+
+    tokens: int32 [W], which of the T goes to each slot, negative where none does.
+    """
+
+    tokens: Array = field(kw_only=True)
+
+    def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
+        T = len(new)
+        new = lax.optimization_barrier(new)  # of a slice, IREE 3.13 gathers other rows on CUDA
+        last = rows(new, lax.clamp(0, self.tokens, T - 1)).transpose(1, 0, 2)  # [K, W, D]
+        taken = jnp.broadcast_to((self.tokens >= 0)[None, :, None], last.shape)
+        kept = lax.select(taken, last, jnp.zeros_like(last))
+        zero = jnp.zeros((), jnp.int32)
+        start = (jnp.full((), self.layer, jnp.int32), zero, zero, zero)
+        return lax.dynamic_update_slice_p.bind(cache, kept[None], *start), new.transpose(1, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -174,56 +225,111 @@ class LayerInputs:
     sparse: bool
 
 
+# Arrays by their roles: k_cache and v_cache [L, K, S, D], of a batch [L, B, K, S, D], with all layers, or with those that have no
+# ring; k_ring and v_ring with W slots in place of S.
+Caches = dict[str, Array]
+
+
 def prefill(
     config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array,
-    compute: Any = jnp.float32,
-) -> tuple[Array, Array, Array]:  # fmt: skip
-    """tokens int32 [T], length int32 -> (head of row length-1, k_cache, v_cache [L, K, S, D] of the type it computes in)."""
+    compute: Any = jnp.float32, ring: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
+    """tokens int32 [T], length int32 -> (head of row length-1, the caches of the type it computes in)."""
     (T,) = tokens.shape
-    k, v = (jnp.zeros(shape, compute) for shape in config.cache_shapes(capacity).values())
+    shapes = config.held_shapes(capacity) if ring else config.cache_shapes(capacity)
+    empty = {role: jnp.zeros(shape, compute) for role, shape in shapes.items()}
+
+    def of_ring(k: Array, v: Array) -> Cache:
+        return RingPrefillCache(k, v, tokens=ring_tokens(jnp.zeros((), jnp.int32), length, k.shape[-2]))
+
     ropes = {rope: rope_rows(prefill_tables(rope, T), rope.interleaved, None, length) for rope in config.ropes}
     masks = _masks(config, T, partial(visible_causal, T))
-    return _step(config, head, weights, tokens, ropes, masks, PrefillCache(k, v), length)
+    held = _caches(config, capacity, empty, PrefillCache, of_ring)
+    return _step(config, head, weights, tokens, ropes, masks, held, length)
 
 
 def extend(
-    config: Config, head: str, weights: Sequence[Array], tokens: Array, length: Array, position: Array,
-    caches: tuple[Array, Array], row: Array | None = None, total: Array | None = None,
-) -> tuple[Array, Array, Array]:  # fmt: skip
-    """The next tokens int32 [T] of a row, `length` of them, from slot `position` on -> (head of the last, k_cache, v_cache).
+    config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array, position: Array,
+    caches: Caches, row: Array | None = None, total: Array | None = None,
+) -> tuple[Array, ...]:  # fmt: skip
+    """The next tokens int32 [T] of a row, `length` of them, from slot `position` on -> (head of the last, the caches).
 
     row: of caches [L, B, K, S, D]; None for caches [L, K, S, D]. total: tokens of the whole prompt, where RoPE depends on it.
     """
-    (T,), S = tokens.shape, caches[0].shape[-2]
+    (T,), S = tokens.shape, capacity
     positions = lax.min(lax.iota(jnp.int32, T) + position, S - 1)  # padding may have positions that there are none of
+
+    def visible(window: int | None) -> Array:
+        if window is not None and "k_ring" in caches:
+            return visible_behind_ring(position, T, caches["k_ring"].shape[-2], window)
+        return visible_to_positions(positions, S, window)
+
+    def of_ring(k: Array, v: Array) -> Cache:
+        return RingExtendCache(k, v, **taken, tokens=ring_tokens(position, length, k.shape[-2]))
+
     ropes = {rope: rope_rows(prefill_tables(rope, S), rope.interleaved, positions, total) for rope in config.ropes}
-    masks = _masks(config, S, partial(visible_to_positions, positions, S))
-    cache = ExtendCache(*caches, position=position, length=length, row=row)
-    return _step(config, head, weights, tokens, ropes, masks, cache, length)
+    masks = _masks(config, S, visible)
+    taken: dict[str, Any] = {"position": position, "length": length, "row": row}
+    held = _caches(config, S, caches, partial(ExtendCache, **taken), of_ring)
+    return _step(config, head, weights, tokens, ropes, masks, held, length)
 
 
 def decode(
-    config: Config, head: str, weights: Sequence[Array], token: Array, position: Array, caches: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
-    """token, position int32; k_cache and v_cache [L, K, S, D] -> (head, k_cache, v_cache). Slots 0..position are visible."""
-    S = caches[0].shape[2]
+    config: Config, head: str, capacity: int, weights: Sequence[Array], token: Array, position: Array, caches: Caches
+) -> tuple[Array, ...]:
+    """token, position int32; caches [L, K, S, D] -> (head, the caches). Positions up to its own are visible."""
+    S = capacity
+
+    def visible(window: int | None) -> Array:
+        if window is not None and "k_ring" in caches:
+            return visible_in_ring(position, caches["k_ring"].shape[-2], window)
+        return visible_to_position(position, S, window)
+
+    def of_ring(k: Array, v: Array) -> Cache:
+        return DecodeCache(k, v, position=ring_slots(position, k.shape[-2]))
+
     ropes = {rope: rope_rows(decode_tables(rope, S), rope.interleaved, position, None) for rope in config.ropes}
-    masks = _masks(config, S, partial(visible_to_position, position, S))
-    return _step(config, head, weights, token, ropes, masks, DecodeCache(*caches, position=position), None)
+    masks = _masks(config, S, visible)
+    held = _caches(config, S, caches, partial(DecodeCache, position=position), of_ring)
+    return _step(config, head, weights, token, ropes, masks, held, None)
 
 
 def decode_batch(
-    config: Config, head: str, weights: Sequence[Array], token: Array, position: Array, caches: tuple[Array, Array]
-) -> tuple[Array, Array, Array]:
-    """token, position int32 [B]; k_cache and v_cache [L, B, K, S, D] -> (heads, k_cache, v_cache).
+    config: Config, head: str, capacity: int, weights: Sequence[Array], token: Array, position: Array, caches: Caches
+) -> tuple[Array, ...]:
+    """token, position int32 [B]; caches [L, B, K, S, D] -> (heads, the caches).
 
-    Slots 0..position of its own row are visible to each. A row at position -1 is idle.
+    Positions up to its own, of its own row, are visible to each. A row at position -1 is idle.
     """
-    S = caches[0].shape[-2]
+    S = capacity
     positions = lax.max(position, 0)  # an idle row is computed as if it were at its beginning
+
+    def visible(window: int | None) -> Array:
+        if window is not None and "k_ring" in caches:
+            return visible_in_ring(positions, caches["k_ring"].shape[-2], window)
+        return visible_to_positions(positions, S, window)
+
+    def of_ring(k: Array, v: Array) -> Cache:
+        return BatchCache(k, v, position=ring_slots(position, k.shape[-2]))
+
     ropes = {rope: rope_rows(decode_tables(rope, S), rope.interleaved, positions, None) for rope in config.ropes}
-    masks = _masks(config, S, partial(visible_to_positions, positions, S))
-    return _step(config, head, weights, token, ropes, masks, BatchCache(*caches, position=position), None)
+    masks = _masks(config, S, visible)
+    held = _caches(config, S, caches, partial(BatchCache, position=position), of_ring)
+    return _step(config, head, weights, token, ropes, masks, held, None)
+
+
+def _caches(
+    config: Config, capacity: int, caches: Caches, cache: Callable[[Array, Array], Cache], ring: Callable[[Array, Array], Cache]
+) -> dict[int | None, Cache]:  # fmt: skip
+    """Where the layers of each window keep their keys and values: windowed ones in a ring, if there is one, and all others in a cache,
+    which comes first.
+    """
+    made = {
+        found: make(caches[k], caches[v])
+        for found, make, (k, v) in ((False, cache, CACHES), (True, ring, RINGS)) if k in caches
+    }  # fmt: skip
+    of = {window: "k_ring" in caches and effective_window(window, capacity) is not None for window in config.windows}
+    return {window: made[of[window]] for window in sorted(of, key=of.__getitem__)}
 
 
 def _masks(config: Config, keys: int, mask: Callable[[int | None], Array]) -> dict[int | None, Array]:
@@ -235,8 +341,8 @@ def _masks(config: Config, keys: int, mask: Callable[[int | None], Array]) -> di
 
 def _step(
     config: Config, head: str, weights: Sequence[Array], tokens: Array, ropes: dict[Rope, RopeRows],
-    masks: dict[int | None, Array], cache: Cache, length: Array | None,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    masks: dict[int | None, Array], caches: dict[int | None, Cache], length: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
     """What all phases do with their tokens int32 [T], or one scalar. length: of a prompt, whose last token has the head.
 
     It computes in the type of its caches.
@@ -246,12 +352,13 @@ def _step(
         table, zero = w["model.embed_tokens.weight"], jnp.zeros((), jnp.int32)
         one = (1, config.hidden_size)
         x = rows(table, tokens) if tokens.ndim else lax.dynamic_slice(table, (tokens, zero), one)  # [T, E], or [1, E]
-        x = scaled(x, config.embedding_multiplier).astype(cache.k.dtype)
-    x = _blocks(config, x, w, ropes, masks, cache)
+        x = scaled(x, config.embedding_multiplier).astype(next(iter(caches.values())).k.dtype)
+    x = _blocks(config, x, w, ropes, masks, caches)
     if length is not None:
         x = lax.dynamic_slice(x, (length - 1, zero), (1, config.hidden_size))  # [1, E]
     shape = () if length is not None else tokens.shape
-    return _head(config, head, x, w, shape), *cache.results()
+    held = {id(cache): cache for cache in caches.values()}.values()
+    return _head(config, head, x, w, shape), *(found for cache in held for found in cache.results())
 
 
 def _architecture(config: Config) -> Any:
@@ -259,12 +366,15 @@ def _architecture(config: Config) -> Any:
 
 
 def _blocks(
-    config: Config, x: Array, w: Weights, ropes: dict[Rope, RopeRows], masks: dict[int | None, Array], cache: Cache
-) -> Array:
+    config: Config, x: Array, w: Weights, ropes: dict[Rope, RopeRows], masks: dict[int | None, Array],
+    caches: dict[int | None, Cache],
+) -> Array:  # fmt: skip
     """x [T, E] -> [T, E]"""
     block, model = _architecture(config).block, w.inside("model")
     for i, layer in enumerate(config.layers):
-        given = LayerInputs(ropes[layer.rope] if layer.rope else None, masks[layer.window], cache, layer.sparse)
+        given = LayerInputs(
+            ropes[layer.rope] if layer.rope else None, masks[layer.window], caches[layer.window], layer.sparse
+        )
         with scope(f"layers.{i}"):
             x = block(x, model.inside(f"layers.{i}"), given, config)
     return x

@@ -84,7 +84,7 @@ class CheckOptions(_Judged, total=False):
 class SuiteOptions(_Judged, total=False):
     """What `suite` takes besides: what `Options` says.
 
-    device, cuda_target, timeout, reuse, batch and compute hold for every run. The others are of the real model: a tiny one is given 48 tokens
+    device, cuda_target, timeout, reuse, batch, compute and ring hold for every run. The others are of the real model: a tiny one is given 48 tokens
     after each prompt, 111 cache slots, float32 weights and one thread.
     out: the folder of the reproducers, a family's in families/NAME.
     """
@@ -95,6 +95,7 @@ class SuiteOptions(_Judged, total=False):
     rounds: int
     batch: int
     compute: str
+    ring: bool
 
 
 class Options(CheckOptions, SuiteOptions, total=False):
@@ -106,6 +107,7 @@ class Options(CheckOptions, SuiteOptions, total=False):
       lays float weights out (`panels`, `rows`), and whether those that are multiplied with the same values are one.
     batch: rows of the graphs that a source is asked for; 1. Of several, each has a sequence of its own, at its own position.
     compute: what the model is computed in: `f32`, `bf16` or `f16`. Of less than f32 errors are held to Hugging Face's in that type.
+    ring: whether layers with a window that is shorter than the capacity have caches as long as their window; False.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
     threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
     timeout: seconds that a source on a backend may take; 1800.
@@ -281,7 +283,7 @@ def suite(
 
     _known(options, SuiteOptions, "suite")
     if model is None:
-        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute"}
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute", "ring"}
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
     _typed({"jobs": jobs})
     chosen_families = selected(_several(families))
@@ -290,13 +292,13 @@ def suite(
     page = keep or (lambda name, record: "")
     told = Told(lambda name, record: page(name, Record(record)), counted)
     given = cast(Options, options)
-    kind = given.get("batch", 1), given.get("compute", "f32")
+    kind = given.get("batch", 1), given.get("compute", "f32"), given.get("ring", False)
     return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context, kind))
 
 
 def emit(
     model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
-    precision: str = "f32", batch: int = 1, compute: str = "f32",
+    precision: str = "f32", batch: int = 1, compute: str = "f32", ring: bool = False,
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
 
@@ -306,10 +308,11 @@ def emit(
       capacity: slots S of the caches, [layers, K, S, D]. precision: what weights are held in.
       batch: rows B; of several, the caches are [layers, B, K, S, D].
       compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`.
+      ring: layers with a window W that is shorter than S are in k_ring and v_ring, [layers, K, W, D].
 
     Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    spec = GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch, compute)
+    spec = GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch, compute, ring)
     _, (graph,) = _emitted(model, precision, [spec])
     return graph
 
@@ -329,27 +332,27 @@ def open_model(model: ModelLike, precision: str = "f32", as_: str = "", compute:
 
 def open_session(
     model: ModelLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
-    backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32",
+    backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32", ring: bool = False,
 ) -> Session:  # fmt: skip
     """A session on the bundled emitter's graphs, which pick the token themselves: greedy, of one sequence.
 
     Args:
       capacity: cache slots. buckets: the longest prompt of each prefill graph; those within the capacity are compiled.
-      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`.
+      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`. ring: see `emit`.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity})
     specs = [
-        GraphSpec("decode", "token", capacity, compute=compute),
-        *(GraphSpec("prefill", "token", capacity, b, compute=compute) for b in buckets if b <= capacity),
+        GraphSpec("decode", "token", capacity, compute=compute, ring=ring),
+        *(GraphSpec("prefill", "token", capacity, b, compute=compute, ring=ring) for b in buckets if b <= capacity),
     ]
     return _opened(model, precision, specs, backend, threads)
 
 
 def open_batch(
     model: ModelLike, batch: int = 4, capacity: int = 256, chunks: Sequence[int] = (64,), head: str = "logits",
-    precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32",
+    precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32", ring: bool = False,
 ) -> Batch:  # fmt: skip
     """A batch on the bundled emitter's graphs: many sequences at once, each with its own length and its own sampling.
 
@@ -357,13 +360,13 @@ def open_batch(
       batch: rows, each of which holds a sequence. capacity: cache slots of a row.
       chunks: how many tokens of a prompt go at once; of several, the smallest that holds what is left. head: `logits`, or `token`
         where nothing is drawn, which is faster: the graphs then pick the most likely token themselves.
-      compute: as of `open_session`; logits are float32 of any.
+      compute: as of `open_session`; logits are float32 of any. ring: see `emit`.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity, "batch": batch})
-    specs = [GraphSpec("decode", head, capacity, 0, batch, compute)]
-    specs += [GraphSpec("extend", head, capacity, chunk, batch, compute) for chunk in dict.fromkeys(chunks)]
+    specs = [GraphSpec("decode", head, capacity, 0, batch, compute, ring)]
+    specs += [GraphSpec("extend", head, capacity, chunk, batch, compute, ring) for chunk in dict.fromkeys(chunks)]
     return Batch(_opened(model, precision, specs, backend, threads))
 
 
@@ -495,6 +498,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context, project: Pro
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
         project=project, batch=given.get("batch", 1), compute=given.get("compute", "f32"),
+        ring=given.get("ring", False),
     )  # fmt: skip
 
 
