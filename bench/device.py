@@ -32,7 +32,7 @@ from hloracle.bench.contenders import (
     torch_device,
 )
 from hloracle.bench.machine import milliseconds
-from hloracle.core.abi import Tensor
+from hloracle.core.abi import CACHES, Tensor
 from hloracle.core.child import ChildDied, Report, run_in_child
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.environment import threads_available
@@ -204,7 +204,7 @@ class Jitted(Contender):
         abi = graph_abi(config, "decode", "token", task.capacity, 0)
         self.vocabulary, self.read_bytes = config.vocab_size, read_bytes(config, abi.weights)
         self._weights = [jax.device_put(checkpoint.load(w.name)) for w in abi.weights]
-        self._decode = jax.jit(partial(decode, config, "token"), donate_argnums=3)
+        self._decode = jax.jit(partial(decode, config, "token", task.capacity), donate_argnums=3)
         self._prefill = jax.jit(partial(prefill, config, "token", task.capacity))
         self._position, self._caches = 0, list[Any]()
 
@@ -217,9 +217,8 @@ class Jitted(Contender):
             self._position = len(tokens)
             token, *self._caches = self._prefill(self._weights, np.array(tokens, np.int32), np.int32(len(tokens)))
         else:
-            token, *self._caches = self._decode(
-                self._weights, np.int32(tokens[0]), np.int32(self._position), self._caches
-            )
+            caches = dict(zip(CACHES, self._caches, strict=True))
+            token, *self._caches = self._decode(self._weights, np.int32(tokens[0]), np.int32(self._position), caches)
             self._position += 1
         return int(token)
 

@@ -49,6 +49,7 @@ from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.huggingface.truth import Truth
 from hloracle.reference.model.config import Config
+from hloracle.reference.model.contract import graph_abi
 from hloracle.reference.model.encodings import PRECISIONS
 from hloracle.reference.model.registry import FAMILIES, from_hf
 from hloracle.reference.model.rope import prefill_tables
@@ -676,7 +677,8 @@ def test_the_pin_of_layers_of_different_kinds(family: str) -> None:
     """Operations are counted by kind of layer, so any order and number of them has its pin."""
     config = from_hf(TINY[family])
     one, other = dict.fromkeys(config.layers)
-    assert layer_kind(one) != layer_kind(other)
+    abi = graph_abi(config, "decode", "logits", SLOTS)
+    assert layer_kind(one, abi) != layer_kind(other, abi)
     counts = {}
     for layers in ((one, other), (other, one), (one, one, other), (one, other, other)):
         deep = dataclasses.replace(config, layers=layers)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from graphs import parse, run
 
-from hloracle.core.abi import Graph
+from hloracle.core.abi import CACHES, Graph
 from hloracle.emitters.model import Emitter, emit
 from hloracle.reference.fixtures.tiny import TINY, norm_center
 from hloracle.reference.model.config import Config
@@ -146,7 +146,7 @@ def test_value(architecture: str, phase: str, on_device: bool) -> None:
         caches = [written.abi.arguments[written.abi.argument(role)].shape for role in ("k_cache", "v_cache")]
         inputs = [np.array(16, np.int32), np.array(3, np.int32)]
         inputs += [rng.normal(size=shape).astype(np.float32) for shape in caches]
-        oracle = jax.jit(lambda w, token, position, *caches: decode(config, "logits", w, token, position, caches))
+        oracle = jax.jit(lambda *a: decode(config, "logits", S, *a[:3], dict(zip(CACHES, a[3:], strict=True))))
     expected = [np.asarray(r) for r in oracle(weights, *inputs)]
     computed = run(golden, *weights, *(a.copy() for a in inputs))
     assert len(computed) == len(expected) == 3

@@ -30,7 +30,7 @@ from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Emitter, emit
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.mutants.registry import held_as
+from hloracle.mutants.registry import Run, held_as
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model import registry
 from hloracle.reference.model.anchors import anchor_of, anchor_shape, anchors, split
@@ -43,8 +43,7 @@ from hloracle.reference.oracle.lower import lower
 from hloracle.studies.mutants import LATE
 
 CAPACITY = 64
-Run = tuple[Any, ...]  # a model, how its weights are held, the device, and the rows
-LLAMA: Run = ("tiny-llama", "rows")
+LLAMA = Run("tiny-llama", "rows")
 GRAPHS = tuple((phase, head) for phase in ("decode", "prefill") for head in ("logits", "token"))
 # Above the noise of two compilations, below every fault whose mutant has no note.
 DISTANCE = 1e-5
@@ -82,11 +81,11 @@ def bucket(run: Run) -> int:
 
 
 def emitted(phase: str, head: str = "logits", run: Run = LLAMA) -> Graph:
-    return emit(tiny(run), phase, head, CAPACITY, bucket(run), layout(run))
+    return emit(tiny(run), phase, head, CAPACITY, bucket(run), layout(run), ring=run.ring)
 
 
 def lowered(phase: str, run: Run = LLAMA) -> Graph:
-    return lower(tiny(run), phase, "logits", CAPACITY, bucket(run))
+    return lower(tiny(run), phase, "logits", CAPACITY, bucket(run), ring=run.ring)
 
 
 @cache
@@ -365,6 +364,8 @@ def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) ->
         pytest.skip("nothing compiles it")
     if mutant.mechanism == "argmax":
         pytest.skip("the token is no anchor: test_tokens")
+    if mutant.ring:
+        pytest.skip("test_rows.py holds graphs with rings to what the model computes")
     source, run = "emitter" if mutant.part == "emitter" else "oracle", mutant.run
     order, first = anchors(tiny(run)), None
     lengths = [("decode", False), ("prefill", False)]

@@ -140,4 +140,4 @@ def test_one_that_rounds_more_is_told(name: str, monkeypatch: pytest.MonkeyPatch
 def test_attention_by_blocks_is_of_float32(compute: str) -> None:
     """Its probabilities are not rounded as transformers' are: see `in_blocks`."""
     abi = graph_abi(from_hf(TINY["llama"]), "extend", "logits", 288, 64, compute=compute)
-    assert in_blocks(abi, on_device=False) == (compute == "f32")
+    assert in_blocks(abi, on_device=False, keys=288) == (compute == "f32")

@@ -18,7 +18,7 @@ import pytest
 from graphs import run, xla
 
 from hloracle.backends.session import Session
-from hloracle.core.abi import Abi, Tensor
+from hloracle.core.abi import CACHES, Abi, Tensor
 from hloracle.core.errors import InputError
 from hloracle.emitters.builder import TensorType
 from hloracle.emitters.layers import LayerBuilder
@@ -211,7 +211,9 @@ def eager(name: str, phase: str) -> Run:
     config, weights = config_of(name), [jnp.asarray(w) for w in weights_of(name).values()]
     if phase == "prefill":
         return partial(model.prefill, config, "logits", S, weights)
-    return lambda token, position, *caches: model.decode(config, "logits", weights, token, position, caches)
+    return lambda token, position, *caches: model.decode(
+        config, "logits", S, weights, token, position, dict(zip(CACHES, caches, strict=True))
+    )
 
 
 def jitted(name: str, phase: str) -> Run:

@@ -277,7 +277,7 @@ def written_by_jax(config: Config, order: Sequence[int]) -> Graphs:
 
     def decode(w: Any, step: Any, token: Any, cache: Any) -> Any:
         k, v = (jnp.stack([layer[i][0] for layer in cache]) for i in (0, 1))
-        return out(*oracle.decode(config, "logits", weights(w), token[0], step, (k, v)))
+        return out(*oracle.decode(config, "logits", S, weights(w), token[0], step, {"k_cache": k, "v_cache": v}))
 
     def prefill(w: Any, tokens: Any, valid: Any) -> Any:
         return out(*oracle.prefill(config, "logits", S, weights(w), tokens[0], jnp.sum(valid)))

@@ -56,7 +56,7 @@ def tiny(family: str) -> Checkpoint:
 def write(source: str, checkpoint: Checkpoint, spec: GraphSpec) -> Graph:
     if source == "oracle":
         return lower(checkpoint.config, *spec)
-    return emit(checkpoint.config, *spec[:4], None, spec.batch)
+    return emit(checkpoint.config, *spec[:4], None, *spec[4:])
 
 
 def session(source: str, checkpoint: Checkpoint, backend: Backend, batch: int, head: str = "logits") -> Session:
@@ -344,29 +344,37 @@ def test_a_wrong_row_is_seen() -> None:
         assert situation.cache_errors("v_cache", 1, wrong)[0] > ANCHOR_FLOORS, (row, slot)
 
 
-@pytest.mark.parametrize("id", [m.id for m in MUTANTS.values() if m.batch > 1])
+@pytest.mark.parametrize("id", [m.id for m in MUTANTS.values() if m.batch > 1 or m.ring])
 def test_a_fault_of_rows_is_first_wrong_at_its_anchor(id: str) -> None:
-    """Of both phases, fed with right inputs: in a cache with slots enough, in a chunk that is not full."""
-    mutant, T, S, n = MUTANTS[id], 32, 64, 46
+    """Of both phases, fed with right inputs: in a cache with slots enough, in a chunk that is not full. So are those of rings."""
+    mutant, S = MUTANTS[id], 64
+    n = 48 if mutant.ring else 46  # half of a prompt of 44 ends where a ring of 11 slots does
+    source = "oracle" if mutant.part == "reference" else "emitter"
     checkpoint = tiny(mutant.architecture)
     config = checkpoint.config
     tokens = np.random.default_rng(4).integers(0, config.vocab_size, n).tolist()
     with one_process():
         truth = anchor_truth(checkpoint, tokens, prompt=n - 2)
-    run = ReferenceRun(truth, config, checkpoint.load, n - 2, T, mutant.batch)
+    rows = mutant.batch
+    T, prompt = (32, "extend") if rows > 1 else (64, "prefill")
+    run = ReferenceRun(truth, config, checkpoint.load, n - 2, T, rows, mutant.ring)
     bench = Workbench(quick_xla(), checkpoint.load, frozenset(weight_shapes(config)))
     wrong: list[str] = []
     with mutant.installed():
         graphs = [
-            write("emitter", checkpoint, GraphSpec(p, "token", S, T * (p == "extend"), mutant.batch))
-            for p in ("extend", "decode")
+            write(source, checkpoint, GraphSpec(p, "token", S, T * (p != "decode"), rows, ring=mutant.ring))
+            for p in (prompt, "decode")
         ]
     for graph in graphs:
         phase = graph.abi.phase
-        situation = run.prompt(phase, S) if phase == "extend" else run.step(S, n - 1)
-        errors, failed = local_errors(Anatomy(graph, config), situation, bench)
-        assert not failed
-        wrong += [a for a in anchors(config) if not errors.get(a, 0.0) <= ANCHOR_FLOORS][:1]
+        # A ring that is full, and one that is not; but for angles that turn by the prompt's length.
+        steps = [run.step(S, at) for at in (n - 1, *([5] if mutant.ring and not config.turning_point else []))]
+        first: list[str] = []
+        for situation in steps if phase == "decode" else [run.prompt(phase, S)]:
+            errors, failed = local_errors(Anatomy(graph, config), situation, bench)
+            assert not failed
+            first += [a for a in anchors(config) if not errors.get(a, 0.0) <= ANCHOR_FLOORS][:1]
+        wrong += dict.fromkeys(first)
     assert wrong == [mutant.anchor]
 
 
