@@ -519,12 +519,13 @@ def anatomy_of(graph: Graph, config: Config, without: frozenset[str] = frozenset
 
 
 def peer_of(anatomy: Anatomy, graph: Graph) -> Anatomy:
-    """Another graph's anatomy to compare with: without scores and probabilities where no layer of the one has any.
+    """Another graph's anatomy to compare with: without scores and probabilities in the layers where the one has none.
 
-    Attention to a block of keys at a time has none as a whole.
+    Attention to a block of keys at a time has none as a whole. Of a graph with rings some layers may attend so, and others not.
     """
     inside = {a for a in anchors(anatomy.config) if split(a)[1] in FUSED_BY_IREE}
-    return anatomy_of(graph, anatomy.config, frozenset() if inside & anatomy.values.keys() else frozenset(inside))
+    whole = {split(a)[0] for a in inside & anatomy.values.keys()}
+    return anatomy_of(graph, anatomy.config, frozenset(a for a in inside if split(a)[0] not in whole))
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -20,6 +20,7 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.core.cache import cache_root
 from hloracle.core.errors import InputError
 from hloracle.emitters.model import Emitter
+from hloracle.localize.anatomy import Anatomy, peer_of
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import graph_abi, graph_name
@@ -287,3 +288,12 @@ def test_families_with_rings() -> None:
     found = with_rings(selected(()))
     assert {"mistral", "gemma3_text", "gpt_oss", "phi3"} <= set(found)
     assert not {"llama", "qwen3", "deepseek_v3"} & {*with_rings(["llama", "deepseek_v3"])}
+
+
+def test_a_layer_in_blocks_beside_one_in_a_ring_is_compared_without_scores() -> None:
+    """In a cache of more than 256 slots the layer of all keys attends to a block at a time, and the windowed one does not."""
+    config = from_hf(TINY["gemma3_text"])
+    graph, peer = (write(config, "extend", "logits", 300, 32, ring=True) for write in (Emitter().emit, lower))
+    attended = {"layers.0.self_attn.scores", "layers.0.self_attn.probs"}
+    for anatomy in (Anatomy(graph, config), peer_of(Anatomy(graph, config), peer)):
+        assert {a for a in anatomy.values if a.endswith((".scores", ".probs"))} == attended
