@@ -1156,6 +1156,8 @@ def test_the_truth_has_more_noise_at_many_positions() -> None:
     noisy = {"long@256": dataclasses.replace(truth(), caches=3e-4)}
     assert truth_check(noisy, {"long@256": 8192}).status == "passed"
     assert truth_check(noisy, {"long@256": 4096}).status == "failed"
+    both = {**noisy, "short@32": dataclasses.replace(truth(), caches=3e-4)}
+    assert truth_check(both, {"long@256": 8192, "short@32": 20}).status == "failed", "each by its own positions"
     assert truth_check(noisy).status == "failed"
 
 

@@ -26,10 +26,11 @@ def truth_check(truths: dict[str, Truth], positions: Mapping[str, int] | None = 
     """The truth is in its own noise: float32 and float64 choose the same tokens, a float32 rounding apart.
 
     Args:
-      positions: of each prompt and what follows it, where they are many.
+      positions: of each prompt and what follows it; few, if not given.
     """
-    logits = max((_nan_last(t.single / float(np.max(np.abs(t.exact)))) for t in truths.values()), default=np.inf)
-    caches = max((_nan_last(t.caches) for t in truths.values()), default=np.inf)
+    logits = {id: _nan_last(t.single / float(np.max(np.abs(t.exact)))) for id, t in truths.items()}
+    caches = {id: _nan_last(t.caches) for id, t in truths.items()}
+    most = {id: max(TRUTH_RELATIVE, TRUTH_RELATIVE_POSITION * (positions or {}).get(id, 0)) for id in truths}
     other = [
         f"{id}: step {step} is {best}, not {token}, in float64"
         for id, t in truths.items()
@@ -40,12 +41,14 @@ def truth_check(truths: dict[str, Truth], positions: Mapping[str, int] | None = 
     other += [f"{id}: float32 and float64 are equal" for id, t in truths.items() if t.single == 0]
     # What is computed in less has more noise, or it was not computed in less.
     other += [f"{id}: {words}" for id, t in truths.items() if (words := _odd_noise(t))]
-    most = max(TRUTH_RELATIVE, TRUTH_RELATIVE_POSITION * max((positions or {}).values(), default=0))
-    holds = max(logits, caches) <= most and not other
+    holds = bool(truths) and all(max(logits[id], caches[id]) <= most[id] for id in truths) and not other
     title = "Hugging Face float32 agrees with its float64"
-    figure = f"{logits:.1e} of the largest logit, {caches:.1e} of the largest cache entry"
+    worst, entry = (max(some.values(), default=np.inf) for some in (logits, caches))
+    figure = f"{worst:.1e} of the largest logit, {entry:.1e} of the largest cache entry"
     detail = "; ".join(other) or "the float32 truth is further from float64 than float32 rounding explains"
-    return Question("noise", title).judged(holds, figure, f"at most {most:.0e}", detail)
+    return Question("noise", title).judged(
+        holds, figure, f"at most {max(most.values(), default=TRUTH_RELATIVE):.0e}", detail
+    )
 
 
 def _odd_noise(truth: Truth) -> str:

@@ -17,7 +17,8 @@ from hloracle.core.tolerances import ANCHOR_FLOORS
 from hloracle.reference.huggingface.anchor_truth import MANY_NUDGES, NUDGES, anchor_truths
 from hloracle.reference.model.checkpoint import Checkpoint
 
-# How many limits a value may be off for the noise to be asked again: twenty-five passes seldom have four times the noise of five.
+# How many limits a value may be off for the noise to be asked again. In the row that this was made for, 25 passes had up to 2.5
+# times the noise of 5.
 LITTLE = 4.0
 # Of the checks of a configuration, those that hold values to the floors of their rows.
 OF_ROWS = ("caches", "streamed-logits", "prefill-equals-streaming")
