@@ -404,7 +404,10 @@ def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
 
     masks = _masks(config, S, visible)
     ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, position, None) for r in config.ropes}
-    ring = lambda k, v: cache(k, v, b.ring_slots(position, W))  # noqa: E731
+
+    def ring(k: Value, v: Value) -> Cache:
+        return cache(k, v, b.ring_slots(position, W))
+
     return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
 
 
@@ -424,7 +427,10 @@ def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi:
 
     masks = _masks(config, S, visible)
     ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, positions, None) for r in config.ropes}
-    ring = lambda k, v: cache(k, v, b.ring_slots(position, W))  # noqa: E731
+
+    def ring(k: Value, v: Value) -> Cache:
+        return cache(k, v, b.ring_slots(position, W))
+
     return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
 
 
