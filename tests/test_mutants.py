@@ -57,11 +57,12 @@ CLASSES = {"emitter-fault", "invariant-broken", "reference-fault", "compiler-fau
 FIRST = {(m.part, m.mechanism): m.id for m in reversed(MUTANTS.values())}.values()
 
 
-def of(*parts: str) -> Any:
+def of(*parts: str, rings: bool = True) -> Any:
     """A test for every mutant of these parts. Those of several rows are `test_rows.py`'s, those of more slots `test_long.py`'s, and those that compute in
-    less than float32 `test_compute.py`'s.
+    less than float32 `test_compute.py`'s. The values of those with rings are `test_rows.py`'s, too.
     """
     some = [m for m in MUTANTS.values() if m.part in parts and m.batch == 1 and not m.capacity and m.compute == "f32"]
+    some = [m for m in some if rings or not m.ring]
     return pytest.mark.parametrize("mutant", [(pytest.param if m.id in FIRST else nightly)(m, id=m.id) for m in some])
 
 
@@ -357,15 +358,13 @@ def own_cache(cache: Path, folder: Path) -> Iterator[None]:
         yield
 
 
-@of("emitter", "reference")
+@of("emitter", "reference", rings=False)
 def test_the_first_wrong_value_is_at_the_anchor(mutant: Mutant, folder: Path) -> None:
     """In the phases in which a value is wrong, nothing before the anchor is, and its own value is."""
     if mutant.mechanism == "invalid" or mutant.id == "custom-call":
         pytest.skip("nothing compiles it")
     if mutant.mechanism == "argmax":
         pytest.skip("the token is no anchor: test_tokens")
-    if mutant.ring:
-        pytest.skip("test_rows.py holds graphs with rings to what the model computes")
     source, run = "emitter" if mutant.part == "emitter" else "oracle", mutant.run
     order, first = anchors(tiny(run)), None
     lengths = [("decode", False), ("prefill", False)]
