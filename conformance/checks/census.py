@@ -36,6 +36,8 @@ ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 BATCH_KINDS = {"gather", "scatter", "slice", "optimization_barrier"}
 # And to find a position's slot in a ring.
 RING_KINDS = {"remainder", "minimum"}
+# And to keep keys and values in int8: the largest of a head, whole steps between two limits, and numbers again.
+INT8_KINDS = {"abs", "round_nearest_even", "minimum", "convert"}
 
 
 def pinned(kind: str, source: str) -> Question:
@@ -85,6 +87,7 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
     options += ["ring"] if abi.windowed else []
+    options += [f"kv-{abi.kv}"] if abi.kv != "compute" else []
     blocks = {"blocks": abi.capacity if "k_cache" in abi.caches else 0}
     blocks |= {"ring-blocks": abi.ring + abi.bucket if abi.windowed else 0}
     options += [name for name, keys in blocks.items() if source == "emitter" and in_blocks(abi, on_device, keys)]
@@ -154,6 +157,7 @@ def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
     kinds |= ON_DEVICE_KINDS if graph.on_device else set()
     kinds |= {"convert"} if graph.abi.compute != "f32" else set()
     kinds |= RING_KINDS if graph.abi.windowed else set()
+    kinds |= INT8_KINDS if graph.abi.kv == "int8" else set()
     return kinds | (BATCH_KINDS if graph.abi.batch > 1 else set())
 
 
