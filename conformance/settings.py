@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hloracle.conformance.project.file import Project
-from hloracle.core.abi import KV
 from hloracle.core.bounds import BATCH, CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
@@ -82,8 +81,6 @@ class Settings:
             raise InputError(f"is {self.rounds}", "--rounds", f"ask for none with 0, or for at most {ROUNDS}")
         if type(self.batch) is not int or not 1 <= self.batch <= BATCH:
             raise InputError(f"is {self.batch!r}", "--batch", f"give 1 to {BATCH:,} rows")
-        if self.kv not in KV:
-            raise InputError(f"is {self.kv!r}", "--kv", f"give one of {', '.join(KV)}")
         refuse_beside_int8(self.kv, self.compute, self.ring)
         if self.compute != "f32" and self.choice is not None and self.choice.layout == "panels":
             what = f"is panels, and graphs that compute in {self.compute} have weights in rows"

@@ -167,6 +167,18 @@ def ring_not_wrapped(right: Right[Array], position: Array, slots: int) -> Array:
 
 
 @oracle(
+    "oracle-kv-scale-of-token", "kv-scale", "all heads of a token have one scale",
+    anchor="k_cache.0", replaces="reference.oracle.model:quantized", kv="int8",
+)  # fmt: skip
+def kv_scale_of_token(right: Right[Any], x: Array) -> Any:
+    import jax.numpy as jnp
+
+    T, K, D = x.shape
+    steps, scale = right(x.reshape(T, 1, K * D))
+    return steps.reshape(T, K, D), jnp.broadcast_to(scale, (T, K, 1))
+
+
+@oracle(
     "oracle-head-tied", "head", "the embedding is used as the head",
     anchor="lm_head", replaces="reference.oracle.model:Weights.__getitem__",
 )  # fmt: skip

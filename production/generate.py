@@ -157,6 +157,7 @@ def _joined(
     """A batch that generates these texts, none of which has begun."""
     for one in wanted:
         one.validate()
+    refuse_beside_int8(engine.kv, engine.compute, engine.ring)
     directory = resolve(model, precision=engine.precision, as_=engine.as_, compute=engine.compute)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
@@ -173,7 +174,6 @@ def _joined(
     head, batch = "logits" if drawn else "token", min(engine.batch, len(wanted))
     whole = batch == 1 and longest <= BUCKETS[-1]
     bucket = bucket_for(min(longest, BUCKETS[-1]))
-    refuse_beside_int8(engine.kv, engine.compute, engine.ring)
     if engine.ring:
         refuse_without_rings(checkpoint.config, capacity)
     decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute, engine.ring, engine.kv)

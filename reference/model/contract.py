@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hloracle.core.abi import Abi, Tensor
+from hloracle.core.abi import KV, Abi, Tensor
 from hloracle.core.bounds import BATCH, CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
@@ -87,7 +87,9 @@ def refuse_without_rings(config: Config, capacity: int) -> None:
 
 
 def refuse_beside_int8(kv: str, compute: str, ring: bool) -> None:
-    """Raises InputError for what does not go with keys and values in int8."""
+    """Raises InputError for what does not go with keys and values in int8, and for what they are not kept in."""
+    if kv not in KV:
+        raise InputError(f"is {kv!r}", "--kv", f"give one of {', '.join(KV)}")
     if kv == "int8" and compute != "f32":
         raise InputError(f"is {compute}, and --kv int8 goes with f32", "--compute", "leave one of them out")
     if kv == "int8" and ring:
