@@ -42,8 +42,8 @@ def as_kept(abi: Abi, caches: Sequence[np.ndarray], filled: int = 0) -> tuple[np
     if not abi.windowed:
         return tuple(caches)
     others = np.delete(np.arange(len(caches[0])), abi.windowed)
-    rings = tuple(c[list(abi.windowed)][..., rings.positions(abi.ring, filled), :] for c in caches)
-    return (*(c[others] for c in caches if len(others)), *rings)
+    windowed = tuple(c[list(abi.windowed)][..., rings.positions(abi.ring, filled), :] for c in caches)
+    return (*(c[others] for c in caches if len(others)), *windowed)
 
 
 def bits(abi: Abi, kept: Sequence[np.ndarray], filled: int) -> tuple[np.ndarray, ...]:

@@ -20,12 +20,14 @@ from hloracle.core.spread import LARGEST, Spread, row_spreads, spread_of
 from hloracle.core.tolerances import (
     ANCHOR_FLOORS,
     INT8_ROUNDING,
+    INT8_SAME_STEPS,
     MASKED_BELOW,
     NARROW_LARGEST,
     NARROW_MARGINS,
     NARROW_ROUNDING,
     NARROW_ROWS,
     ROUNDING,
+    SAME_INPUTS,
     SMALLEST,
 )
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, counted, visible
@@ -243,9 +245,8 @@ class Situation:
 
     def _held(self, cache: np.ndarray) -> np.ndarray:
         """What caches of the graph's type make of numbers that have to stay as they are, as float32."""
-        if self.kv == "int8":
-            return int8.rounded(cache)
-        return np.asarray(cache.astype(numpy_type(self.truth.compute)).astype(np.float32))
+        compute = "f32" if self.kv == "int8" else self.truth.compute  # which `_in_int8` rounds
+        return np.asarray(cache.astype(numpy_type(compute)).astype(np.float32))
 
     @property
     def _filled(self) -> tuple[int, int]:
@@ -286,13 +287,7 @@ class Situation:
         """
         expected = self.cache(role, written)
         got = got.reshape(expected.shape)
-        moved, values = distance(got, expected), self._values(cache_of(role) if role in SCALES else role, written)
-        if self.kv == "int8":  # integers with the right scales, or the other way
-            steps, scales = self._in_int8(cache_of(role), written)
-            numbers = int8.dequantized(steps, got) if role in SCALES else int8.dequantized(got, scales)
-            worst, moved = distance(numbers, values), moved[..., None] if role in SCALES else moved
-        else:
-            worst = moved
+        worst, moved = self._in_steps(role, written, got) if self.kv == "int8" else [distance(got, expected)] * 2
         found = np.zeros(len(expected))
         before, after = self._filled
         for i, layer in enumerate(self.layers(role)):
@@ -305,6 +300,20 @@ class Situation:
             if np.any(mine[:, of >= filled]) or np.any(others):
                 found[i] = np.inf
         return found
+
+    def _in_steps(self, role: str, written: int, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How far off integers with the right scales are, or scales with the right integers; and how far from those that are right."""
+        steps, scales = self._in_int8(cache_of(role), written)
+        of_scales = role in SCALES
+        numbers = int8.dequantized(steps, got) if of_scales else int8.dequantized(got, scales)
+        moved = distance(got, scales if of_scales else steps)
+        # Where a row beside the judged one has written, compilers may divide otherwise.
+        near = SAME_INPUTS * scales if of_scales else np.full(steps.shape, INT8_SAME_STEPS)
+        for row, position in enumerate(self.positions if self.own > 1 else ()):
+            if position != IDLE and row != JUDGED:
+                at = np.s_[:, row, :, position]
+                moved[at] = np.where(moved[at] <= near[at], 0, moved[at])
+        return distance(numbers, self._values(cache_of(role), written)), moved[..., None] if of_scales else moved
 
     def error_of(self, anchor: str, results: Sequence[np.ndarray]) -> float:
         """The largest error of what an anchor's subgraph gives: its value and, of a cache, the whole that it wrote to."""

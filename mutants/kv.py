@@ -9,8 +9,8 @@ from hloracle.emitters.builder import Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import BatchCache, Cache, DecodeCache, ExtendCache
 from hloracle.mutants.registry import Right, mutant
-from hloracle.mutants.rows import ROWS, first_of_all
 
+ROWS = 3
 QUANTIZED, CACHES = "emitters.layers:LayerBuilder.quantized", "emitters.model:"
 KEYS, VALUES = "k_cache.0", "v_cache.0"
 
@@ -31,15 +31,16 @@ def are_scales(new: Value) -> bool:
 @kv(
     "kv-cut-off", "kv-rounding", "what is between two integers is cut off, not rounded",
     anchor=KEYS, replaces="emitters.builder:Builder.round_nearest_even",
+    note="the integers, held to the oracle's on the same inputs",
 )  # fmt: skip
 def cut_off(right: Right[Value], b: LayerBuilder, operand: Value) -> Value:
     return b.convert(b.convert(operand, "i32"), operand.dtype)
 
 
-@kv("kv-wraps", "kv-rounding", "128 steps, of which the last one wraps", anchor=KEYS, replaces=QUANTIZED)
+@kv("kv-wraps", "kv-rounding", "129 steps, of which the last ones wrap", anchor=KEYS, replaces=QUANTIZED)
 def wraps(right: Right[Quantized], b: LayerBuilder, x: Value) -> Quantized:
     largest = b.reduce(b.abs(x), b.f32(0.0), (2,), "maximum")
-    scale = b.divide(largest, b.f32(128.0, largest.shape))
+    scale = b.divide(largest, b.f32(129.0, largest.shape))
     steps = b.round_nearest_even(b.divide(x, b.over_first(scale, x.shape)))
     return b.convert(b.convert(steps, "i32"), "i8"), b.reshape(scale, (*scale.shape, 1))
 
@@ -79,7 +80,9 @@ def scale_of_keys(right: Right[Quantized], b: LayerBuilder, x: Value) -> Quantiz
 @rows("kv-scale-of-first-row", "kv-scale", "all rows have the first one's scales", anchor=KEYS, replaces=QUANTIZED)
 def scale_of_first_row(right: Right[Quantized], b: LayerBuilder, x: Value) -> Quantized:
     steps, scale = right(b, x)
-    return steps, first_of_all(b, scale) if x.shape[0] == ROWS else scale
+    if x.shape[0] != ROWS:
+        return steps, scale
+    return steps, b.broadcast_in_dim(b.part(scale, 0, 0, 1), scale.shape, (0, 1, 2))
 
 
 # ---- where it is kept

@@ -167,15 +167,12 @@ def ring_not_wrapped(right: Right[Array], position: Array, slots: int) -> Array:
 
 
 @oracle(
-    "oracle-kv-scale-of-token", "kv-scale", "all heads of a token have one scale",
+    "oracle-kv-scale-of-next-head", "kv-scale", "a head has the next one's scale",
     anchor="k_cache.0", replaces="reference.oracle.model:quantized", kv="int8",
 )  # fmt: skip
-def kv_scale_of_token(right: Right[Any], x: Array) -> Any:
-    import jax.numpy as jnp
-
-    T, K, D = x.shape
-    steps, scale = right(x.reshape(T, 1, K * D))
-    return steps.reshape(T, K, D), jnp.broadcast_to(scale, (T, K, 1))
+def kv_scale_of_next_head(right: Right[Any], x: Array) -> Any:
+    steps, scale = right(x)
+    return steps, scale[:, ::-1]
 
 
 @oracle(

@@ -60,7 +60,8 @@ SIZES = frozenset(
 def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -> str:
     """The row of census.json that pins this graph: what the operations depend on besides the number of layers.
 
-    What computes in bf16 or f16 has the row of float32, and the one that this row names as `narrow`.
+    What computes in bf16 or f16 has the row of float32, and the one that this row names as `narrow`; what keeps keys and values in int8,
+    the one that it names as `int8`.
     """
     usual = {f.name: f.default for f in dataclasses.fields(Config)}
     options = []
@@ -87,7 +88,6 @@ def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -
     options += ["on-device"] if on_device else []
     options += ["batch"] if abi.batch > 1 else []
     options += ["ring"] if abi.windowed else []
-    options += [f"kv-{abi.kv}"] if abi.kv != "compute" else []
     blocks = {"blocks": abi.capacity if "k_cache" in abi.caches else 0}
     blocks |= {"ring-blocks": abi.ring + abi.bucket if abi.windowed else 0}
     options += [name for name, keys in blocks.items() if source == "emitter" and in_blocks(abi, on_device, keys)]
@@ -107,7 +107,7 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
-    rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi.compute)
+    rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi)
     held = held_ops(graph, config)
     kinds = Counter(layer_kind(layer, graph.abi) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
@@ -126,12 +126,13 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     return {op: n for op, n in pin.items() if n}
 
 
-def _rows(key: str, compute: str) -> list[dict[str, Any]]:
+def _rows(key: str, abi: Abi) -> list[dict[str, Any]]:
     """The rows of census.json that a graph's operations are together; none where it has no pin."""
     row = _pins().get(key)
-    if row is None or compute == "f32":
+    if row is None or (abi.compute, abi.kv) == ("f32", "compute"):
         return [row] if row else []
-    return [row, _pins()[row["narrow"]]] if "narrow" in row else []
+    more = "int8" if abi.kv == "int8" else "narrow"
+    return [row, _pins()[row[more]]] if more in row else []
 
 
 def op_kinds_for(config: Config) -> set[str]:
