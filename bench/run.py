@@ -158,7 +158,9 @@ def compile_first(spec: Spec, task: Task, report: Report) -> None:
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     """A contender with what was found fastest for it here, and why that was ignored if it was."""
-    if spec.kind != "emitter" or spec.batch > 1 or spec.compute != "f32":  # which nothing is tuned for
+    if (
+        spec.kind != "emitter" or spec.batch > 1 or spec.compute != "f32" or task.kv != "compute"
+    ):  # which nothing is tuned for
         return spec, ""
     found = tuned(contenders.opened(spec, task, progress.report), spec.precision, task.threads)
     return (dataclasses.replace(spec, choice=found.choice) if found.choice else spec), found.ignored
