@@ -19,14 +19,18 @@ from hloracle.conformance.runs.returned import after_prompt, changed
 from hloracle.core import int8
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.cache import cache_root
+from hloracle.core.child import alone as one_process
 from hloracle.core.errors import InputError
 from hloracle.core.kept import as_kept, bits, by_position
+from hloracle.core.spread import RMS
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Emitter
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.inputs import share_of
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
+from hloracle.reference.huggingface.anchor_truth import anchor_truth
+from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
 from hloracle.reference.model.contract import graph_abi, graph_name
 from hloracle.reference.model.registry import from_hf
@@ -38,7 +42,7 @@ S, T, B = 40, 12, 3
 CLOSE = 2e-3
 # Queries of a head that are no power of two, widths that are odd, windows that prompts are longer than.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 10},
+    "llama": {"num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 10},
     "gpt_oss": {"sliding_window": 7},
     "gemma3_text": {"sliding_window": 7},
     "deepseek_v3": {},
@@ -174,6 +178,29 @@ def test_hugging_face_is_rounded_alike() -> None:
     assert torch.equal(mine[..., :own], key[..., :own]), "heads' own keys are made of latents, which are rounded"
     np.testing.assert_array_equal(mine[..., own:].numpy(), int8.rounded(key[..., own:].numpy()))
     assert value is key
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_what_graphs_are_held_to(family: str) -> None:
+    """Hugging Face whose attention reads what caches in int8 hold; what comes before it is as exact as float32 has it."""
+    mine = dataclasses.replace(checkpoint(family), kv="int8")
+    assert mine.digest != checkpoint(family).digest
+    with one_process():
+        truth = anchor_truth(mine, tokens(family)[:20])
+        (plain,) = truths(mine, [tokens(family)[:9]], 4)
+    assert (truth.compute, plain.compute) == ("int8", "int8")
+    for part in ("k_cache", "v_cache"):
+        values = np.asarray(truth.values(f"{part}.0"))
+        steps = np.sqrt(np.mean((np.max(np.abs(values), axis=-1) / 127) ** 2))
+        off = np.sqrt(np.mean(truth.spreads(f"{part}.0")[1:, :, RMS] ** 2))
+        assert 0.2 < off / steps < 0.4, "evenly spread over a step, 0.29"
+        assert np.max(truth.spreads(f"{part}.0")[0]) < 1e-4, "in float32 it is not rounded"
+    exact = ["k_rope", "kv_a_layernorm" if family == "deepseek_v3" else "v_proj"]
+    for anchor in ("embed_tokens", *(f"layers.0.self_attn.{part}" for part in exact)):
+        assert np.max(truth.spreads(anchor)) < 1e-4, anchor
+    for anchor in ("layers.0.self_attn.scores", "layers.0.self_attn.context", "layers.1", "lm_head"):
+        assert np.max(truth.spreads(anchor)[1:]) > 30 * np.max(truth.spreads(anchor)[0]), anchor
+    assert np.max(plain.spreads[1:]) > 30 * np.max(plain.spreads[0])
 
 
 # ---- all phases
@@ -430,7 +457,7 @@ def test_the_abi_of_scales(tmp_path: Path) -> None:
     one, rows = abi(), abi(batch=B)
     assert one.caches == ("k_cache", "v_cache", "k_scale", "v_scale")
     assert (one.kv, one.compute, one.capacity, rows.batch) == ("int8", "f32", S, B)
-    assert [r.type for r in one.results[1:]] == [f"[3, 3, {S}, 10] i8"] * 2 + [f"[3, 3, {S}] f32"] * 2
+    assert [r.type for r in one.results[1:]] == [f"[3, 4, {S}, 10] i8"] * 2 + [f"[3, 4, {S}] f32"] * 2
     assert [r.aliases for r in rows.results[1:]] == [len(rows.arguments) - n for n in (4, 3, 2, 1)]
     for graph in (one, rows, abi("prefill"), abi("extend", B)):
         graph.validate()
@@ -453,7 +480,7 @@ def with_result(index: int, **changes: Any) -> Abi:
         (lambda: dataclasses.replace(abi("prefill"), results=abi("prefill").results[:3]), "k_cache.* i8, not of rank 4 and f32"),
         (lambda: with_result(1, dtype="f32"), "not of rank 4 and i8"),
         (lambda: with_result(3, dtype="i8"), "not of rank 3 and f32"),
-        (lambda: with_result(4, shape=(3, 3, S - 1)), "the caches have slots"),
+        (lambda: with_result(4, shape=(3, 4, S - 1)), "the caches have slots"),
         (lambda: dataclasses.replace(abi(), windowed=(0,)), "rings|k_ring"),
     ],
 )  # fmt: skip
