@@ -205,13 +205,7 @@ class Jitted(Contender):
         self.vocabulary, self.read_bytes = config.vocab_size, read_bytes(config, abi.weights)
         self._weights = [jax.device_put(checkpoint.load(w.name)) for w in abi.weights]
         self._decode = jax.jit(partial(decode, config, "token", task.capacity), donate_argnums=3)
-        shapes = config.cache_shapes(task.capacity)
-
-        def start(weights: Any, tokens: Any, length: Any) -> Any:
-            empty = {role: jax.numpy.zeros(shape, jax.numpy.float32) for role, shape in shapes.items()}
-            return prefill(config, "token", task.capacity, weights, tokens, length, empty)
-
-        self._prefill = jax.jit(start)
+        self._prefill = jax.jit(partial(prefill, config, "token", task.capacity))
         self._position, self._caches = 0, list[Any]()
 
     def go_to(self, context: int) -> None:

@@ -248,10 +248,12 @@ Caches = dict[str, Array]
 
 def prefill(
     config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array,
-    caches: Caches,
+    caches: Caches | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """tokens int32 [T], length int32, caches of zeros -> (head of row length-1, the caches)."""
+    """tokens int32 [T], length int32, caches of zeros, float32 if not given -> (head of row length-1, the caches)."""
     (T,) = tokens.shape
+    if caches is None:
+        caches = {role: jnp.zeros(shape, jnp.float32) for role, shape in config.cache_shapes(capacity).items()}
 
     def of_ring(k: Array, v: Array) -> Cache:
         return RingPrefillCache(k, v, tokens=ring_tokens(jnp.zeros((), jnp.int32), length, k.shape[-2]))
