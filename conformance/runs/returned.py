@@ -242,7 +242,8 @@ def _left(caches: Sequence[np.ndarray], bucket: int, parts: Sequence[str] = CACH
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(np.uint8)
+    array = np.ascontiguousarray(array)
+    return array.view(np.uint8 if array.shape[-1] * array.itemsize % 4 else np.uint32)
 
 
 def unfilled(session: Session) -> tuple[np.ndarray, ...]:
