@@ -70,6 +70,12 @@ def inputs(
         if part == "self_attn.probs":
             return _attended(anatomy, name, rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
         drawn = rng.normal(0, scale, shape).astype(np.float32)
+        if (
+            anatomy.graph.abi.kv == "int8"
+            and scale == SCALES[2]
+            and shape[1:-1] == (anatomy.config.num_key_value_heads,)
+        ):
+            drawn[0, 0] = 0  # a head's key or value whose scale is 0
         if part == "self_attn.scores":
             hidden = rng.random(shape) < 0.3
             hidden[..., 0] = False

@@ -45,6 +45,15 @@ def wraps(right: Right[Quantized], b: LayerBuilder, x: Value) -> Quantized:
     return b.convert(b.convert(steps, "i32"), "i8"), b.reshape(scale, (*scale.shape, 1))
 
 
+@kv(
+    "kv-zeros-no-number", "kv-rounding", "the scale of zeros is 0 divided by 0",
+    anchor=KEYS, replaces=QUANTIZED, note="inputs that have zeros, on which it is held to the oracle",
+)  # fmt: skip
+def zeros_no_number(right: Right[Quantized], b: LayerBuilder, x: Value) -> Quantized:
+    steps, scale = right(b, x)
+    return steps, b.multiply(scale, b.divide(scale, scale))
+
+
 # ---- whose scale
 
 
