@@ -76,10 +76,9 @@ class Cache(ABC):
         self.layer += 1
         return keys, values
 
-    def results(self, b: LayerBuilder) -> list[Value]:
-        """The keys and the values, as the graph returns them, and their scales if they have any."""
-        scales = [scale for scale in (self.k_scale, self.v_scale) if scale is not None]
-        return [self.k, self.v, *(b.reshape(scale, scale.shape[:-1]) for scale in scales)]
+    def results(self) -> list[Value]:
+        """The keys and the values, and their scales if they have any, in the graph's order."""
+        return [self.k, self.v, *(scale for scale in (self.k_scale, self.v_scale) if scale is not None)]
 
     def _keep(
         self, b: LayerBuilder, cache: Value, scale: Value | None, new: Value
@@ -341,7 +340,8 @@ class Emitter:
             x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
         held = {id(cache): cache for cache in taken.caches.values()}.values()
         results = [_head(b, config, head, x, weights, abi.results[0].shape)]
-        results += [value for cache in held for value in cache.results(b)]
+        kept = (value for cache in held for value in cache.results())
+        results += [b.reshape(value, result.shape) for value, result in zip(kept, abi.results[1:], strict=True)]
         name = graph_name(config, phase, head, bucket, batch, compute, ring, kv)
         return replace(b.graph(name, abi, results), on_device=self.on_device)
 
