@@ -35,7 +35,8 @@ from hloracle.reference.model.contract import refuse_beside_int8
 # Windows, RoPE that turns at a length, a mixture of experts, sinks, latents, and none of them.
 FAMILIES = ("llama", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss", "deepseek_v3")
 BATCHES = (2, 3, 4, 5, 6, 7, 8)
-CAPACITIES, CHUNKS, WHOLE = (40, 64, 97), (32, 64), 64
+# The largest capacity is one that rows attend to in blocks.
+CAPACITIES, CHUNKS, WHOLE = (40, 64, 97, 300), (24, 32, 64), 256
 STEPS, JOINS, CANCELS = 50, 0.35, 0.06
 # Of the largest logit: two graphs' float32 roundings of these models are up to 3e-6 of it apart, each way.
 TIE = 1e-5
@@ -174,7 +175,7 @@ def setups(families: Sequence[str], count: int, first: int, ring: bool = False, 
     for i in range(count):
         seeds[kinds[i % len(kinds)]].append(first + i)
     return [
-        Setup(family, batch, CAPACITIES[i % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine), ring, kv)
+        Setup(family, batch, CAPACITIES[(i + batch) % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine), ring, kv)
         for i, ((family, batch), mine) in enumerate(seeds.items()) if mine
     ]  # fmt: skip
 

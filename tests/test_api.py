@@ -275,6 +275,7 @@ def test_a_source_and_a_backend_of_another_package() -> None:
     assert context.entry("configurations", bool, []).writes is False
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("installed")
 def test_a_worker_of_another_package() -> None:
     """A program that speaks the protocol is judged as any backend, under the name of its entry point."""

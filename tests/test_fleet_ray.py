@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nightly import nightly
 
 from hloracle.fleet.trial import Cluster, cluster, wait_for
 from hloracle.reports.fleet.record import jobs_in
@@ -83,7 +84,7 @@ def test_on_this_machine(tmp_path: Path) -> None:
     assert children() <= before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, nightly(signal.SIGTERM)])
 def test_interrupted_it_ends_all_and_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     before = children()
     matrix = write(tmp_path, ["divide/f32", "subtract/f32"])  # the second hangs

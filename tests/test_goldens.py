@@ -6,6 +6,7 @@ After an intended change, `UPDATE_GOLDENS=1 python -m pytest tests/test_goldens.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 from collections.abc import Callable
 from functools import cache
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 from graphs import parse, run
+from nightly import only
 
 from hloracle.core.abi import CACHES, Graph
 from hloracle.emitters.model import Emitter, emit
@@ -119,9 +121,16 @@ def test_form(architecture: str, phase: str) -> None:
     parse(text)
 
 
-@pytest.mark.parametrize("on_device", [False, True], ids=["golden", "on-device"])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize(
+    ("architecture", "phase", "on_device"),
+    only(
+        [
+            *((f, phase, False) for f in FAMILIES for phase in PHASES),
+            *((f, "decode", True) for f in ("gemma3_text", "gpt_oss", "deepseek_v3")),
+        ],
+        itertools.product(FAMILIES, PHASES, [False, True]),
+    ),
+)
 def test_value(architecture: str, phase: str, on_device: bool) -> None:
     """The golden's own text computes on XLA what the oracle computes; and so does what a device is given."""
     config, written = small(architecture), graph(architecture, phase)

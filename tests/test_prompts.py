@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import only
 from tokenizer import CHAT as TEMPLATE
 from tokenizer import add_words
 
@@ -92,7 +93,7 @@ def test_texts_are_tokenized_once(spoken: Path, monkeypatch: pytest.MonkeyPatch)
     assert suite(spoken, CONFIG, Reach(256), 48) == found
 
 
-@pytest.mark.parametrize("damaged", ["", "{}", "[" * 100_000, "one digit"])
+@pytest.mark.parametrize("damaged", only(["one digit"], ["", "{}", "[" * 100_000, "one digit"]))
 def test_damaged_texts_are_tokenized_anew(damaged: str, spoken: Path, empty_cache: Path) -> None:
     first = suite(spoken, CONFIG, Reach(256), 48)
     (entry,) = [path for path in (empty_cache / "prompts").rglob("*") if path.is_file() and path.suffix != ".lock"]

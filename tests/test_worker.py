@@ -428,6 +428,7 @@ def test_a_worker_that_does_not_start_in_a_run() -> None:
     assert whole(record)
 
 
+@pytest.mark.nightly
 def test_its_memory_counts_in_a_run() -> None:
     record = judged(worker("acme", misbehaving("hold", "call", CALLS, XLA), family="xla"))
     peaks = {c["id"]: c["peak_bytes"] for c in record.data["configurations"]}
