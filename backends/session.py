@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hloracle.core import int8
 from hloracle.core.abi import Abi, Graph, Tensor
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.errors import InputError, ToolchainError
-from hloracle.core.rings import as_kept, by_position, held
+from hloracle.core.kept import as_kept, bits, by_position
+from hloracle.core.rings import held
 
 IDLE = -1  # the position of a row that takes no token
 Buffer = Any  # an array on a backend's device; opaque here
@@ -83,6 +85,7 @@ class Session:
     Attributes:
       capacity: cache slots of a row. batch: the rows. positions: how many slots of each row are filled.
       cache_shapes: of k_cache and of v_cache, of one row [L, K, S, D]: by position, also where graphs keep rings. vocab_size: V.
+      kv: `int8` where caches are, else `compute`.
       head: `token` or `logits`, what its steps give.
       buckets: of the graphs that a prompt goes through, the smallest first; chunks: of those that extend a row.
       decodes: whether there is a decode graph; without one, a step is a prefill of all tokens.
@@ -90,12 +93,12 @@ class Session:
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
         self._abi = graphs[0].abi
-        same = (self._abi.head, self._abi.capacity, self._abi.batch, self._abi.windowed, self._abi.ring)
-        if any((g.abi.head, g.abi.capacity, g.abi.batch, g.abi.windowed, g.abi.ring) != same for g in graphs):
-            raise ValueError("graphs of one session share their head, capacity, batch and rings")
+        same = _shared(self._abi)
+        if any(_shared(g.abi) != same for g in graphs):
+            raise ValueError("graphs of one session share their head, capacity, batch, rings and what keys are kept in")
         self._backend = backend
         self.capacity, self.batch, self.vocab_size = self._abi.capacity, self._abi.batch, _vocab_size(self._abi)
-        self.cache_type = numpy_type(self._abi.compute)
+        self.cache_type, self.kv = numpy_type(self._abi.compute), self._abi.kv
         self.cache_shapes = self._abi.cache_shapes
         # A dict, to keep the checkpoint's order: weights are read front to back.
         names = dict.fromkeys(w.name for g in graphs for w in g.abi.weights)
@@ -240,11 +243,19 @@ class Session:
         float32, which holds what a narrower cache does. None without caches. NaN where a ring has no slot of a position: see `holds`.
         """
         slots = slice(None) if whole else slice(self.positions[row])
-        state = self._zeros(self._abi.state) if self._caches is None else self._caches
-        found = [self._wide(self._backend.download(c)) for c in state[: len(self._abi.caches)]]
-        by_row = [c if self.batch == 1 else c[:, row] for c in found]
+        found = by_position(self._abi, self._kept(row), self.positions[row])
         # Copied, because some backends give a view of memory that the next call writes to.
-        return tuple(np.array(c[:, :, slots]) for c in by_position(self._abi, by_row, self.positions[row]))
+        return tuple(np.array(self._wide(c[:, :, slots])) for c in found)
+
+    def bits(self, row: int = 0) -> tuple[np.ndarray, ...]:
+        """What makes a row's caches what they are, bit for bit, with all S slots: uint8 [L, K, S, bytes] of each. See `caches`."""
+        return tuple(np.array(b) for b in bits(self._abi, self._kept(row), self.positions[row]))
+
+    def _kept(self, row: int) -> list[np.ndarray]:
+        """A row's caches, rings and scales as they are: memory that the next call may write to."""
+        state = self._zeros(self._abi.state) if self._caches is None else self._caches
+        found = [self._backend.download(c) for c in state[: len(self._abi.caches)]]
+        return [c if self.batch == 1 else c[:, row] for c in found]
 
     def holds(self, row: int = 0) -> np.ndarray:
         """Which positions of a row `caches` has something of, filled or not: bool [L, S]. A ring has no other than its last W ones."""
@@ -253,6 +264,8 @@ class Session:
 
     def held(self, cache: np.ndarray) -> np.ndarray:
         """What the caches make of numbers: float32 again, rounded to what they hold."""
+        if self.kv == "int8":
+            return int8.rounded(np.asarray(cache, np.float32))
         return self._wide(np.asarray(cache).astype(self.cache_type))
 
     def _wide(self, cache: np.ndarray) -> np.ndarray:
@@ -379,6 +392,11 @@ def greedy(head: int | np.ndarray) -> int:
     Where a logit is NaN, a device's argmax answers with the vocabulary's size, and numpy's with that logit.
     """
     return head if isinstance(head, int) else int(np.argmax(head))
+
+
+def _shared(abi: Abi) -> tuple[Any, ...]:
+    """What the graphs of one session have in common."""
+    return abi.head, abi.capacity, abi.batch, abi.windowed, abi.ring, abi.kv
 
 
 def _vocab_size(abi: Abi) -> int:

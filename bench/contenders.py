@@ -69,7 +69,8 @@ class Task:
 
     contexts: positions at which decode steps are timed. lengths: tokens of the prompts that are timed, if any.
     device: where IREE runs the emitter's graphs. batch: rows of the emitter's graphs that are timed beside those of one row.
-    ring: layers with a window that is shorter than the capacity have caches as long as their window, in our graphs.
+    ring: layers with a window that is shorter than the capacity have caches as long as their window, in our graphs. kv: what these keep
+    keys and values in.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Task:
     device: Device = CPU
     batch: int = 1
     ring: bool = False
+    kv: str = "compute"
 
     @property
     def capacity(self) -> int:
@@ -219,7 +221,7 @@ def opened(spec: Spec, task: Task, report: Report = lambda line: None) -> Checkp
 
 def graphs_of(task: Task, spec: Spec, checkpoint: Checkpoint) -> list[Graph]:
     """Decode, and a prefill for each length; of several rows an extend for each, or for a part of it."""
-    decode = GraphSpec("decode", "token", task.capacity, 0, spec.batch, spec.compute, task.ring)
+    decode = GraphSpec("decode", "token", task.capacity, 0, spec.batch, spec.compute, task.ring, task.kv)
     lengths = dict.fromkeys(task.lengths if spec.batch == 1 else (min(n, BUCKETS[-1]) for n in task.lengths))
     phase = "prefill" if spec.batch == 1 else "extend"
     phases = [decode, *(decode._replace(phase=phase, bucket=n) for n in lengths)]

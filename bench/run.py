@@ -30,7 +30,7 @@ from hloracle.production.choice import tuned
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.truth import truths
 from hloracle.reference.model.checkpoint import open_checkpoint
-from hloracle.reference.model.contract import refuse_without_rings
+from hloracle.reference.model.contract import refuse_beside_int8, refuse_without_rings
 
 SCHEMA = "hloracle-bench/1"
 OPEN_SECONDS, ROUND_SECONDS = 1800, 600
@@ -98,6 +98,8 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     """The figures of a bench, as JSON. Raises InputError when the model cannot be used."""
     with progress.stage("models"):
         config = open_checkpoint(resolve(task.model, progress.report)).config
+        for spec in specs:
+            refuse_beside_int8(task.kv, spec.compute, task.ring)
         if task.ring:
             refuse_without_rings(config, task.capacity)
         chosen = [_as_tuned(spec, task, progress) for spec in specs]
@@ -141,7 +143,7 @@ def run_bench(task: Task, rounds: int, specs: Sequence[Spec], progress: Progress
     found = {
         "schema": SCHEMA, "model": task.model, "contexts": list(task.contexts), "lengths": list(task.lengths),
         "tokens": task.tokens, "rounds": rounds, "threads": task.threads, "capacity": task.capacity,
-        "ring": task.ring,
+        "ring": task.ring, "kv": task.kv,
         "ignored": [why for _, why in chosen if why], "bandwidth": bandwidth, "contenders": rows,
         "environment": describe(),
     }  # fmt: skip
@@ -156,7 +158,9 @@ def compile_first(spec: Spec, task: Task, report: Report) -> None:
 
 def _as_tuned(spec: Spec, task: Task, progress: Progress) -> tuple[Spec, str]:
     """A contender with what was found fastest for it here, and why that was ignored if it was."""
-    if spec.kind != "emitter" or spec.batch > 1 or spec.compute != "f32":  # which nothing is tuned for
+    if (
+        spec.kind != "emitter" or spec.batch > 1 or spec.compute != "f32" or task.kv != "compute"
+    ):  # which nothing is tuned for
         return spec, ""
     found = tuned(contenders.opened(spec, task, progress.report), spec.precision, task.threads)
     return (dataclasses.replace(spec, choice=found.choice) if found.choice else spec), found.ignored

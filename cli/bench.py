@@ -40,6 +40,7 @@ SCALING_PARTS = ("decode", "prefill", "layers", "memory")
     "are of that type, and Hugging Face in it takes part.",
 )  # fmt: skip
 @options.ring
+@options.kv
 @options.as_json
 @options.threads
 @options.out("bench.json and bench.html")

@@ -83,6 +83,7 @@ def cli() -> None:
 @options.batch
 @options.compute
 @options.ring
+@options.kv
 @options.rounds
 @options.reuse
 @click.option(
@@ -111,7 +112,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
     if mutant:  # in weights that are held otherwise it would not be planted
         asked["fault"] = fault = named(mutant)
         asked["precision"], asked["layout"], asked["fused"] = fault.held
-        asked["compute"], asked["ring"] = fault.compute, fault.ring
+        asked["compute"], asked["ring"], asked["kv"] = fault.compute, fault.ring, fault.kv
     begin_report(out)
     with progress_shown() as progress:
         record = hloracle.run(model, out=out, progress=progress, **asked).data
@@ -124,6 +125,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @options.batch
 @options.compute
 @options.ring
+@options.kv
 @options.rounds
 @options.reuse
 @options.as_json
@@ -275,6 +277,7 @@ def abi(
 @options.batch
 @options.compute
 @options.ring
+@options.kv
 @options.precision
 @options.layout("panels")
 @options.fused("fuse", False)
@@ -341,6 +344,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same tokens.")
 @click.option("--batch", type=int, default=4, show_default=True, metavar="B", help="How many of --prompts at once.")
 @options.ring
+@options.kv
 @options.source
 @click.option(
     "--backend", type=click.Choice(["iree-cpu", "xla-cpu"]), help="What runs them: IREE on --device, if not given."
@@ -372,7 +376,7 @@ def generate(
         raise InputError(f"is {batch}", "--batch", f"give 1 to {BATCH:,} rows")
     engine = Engine(
         asked["source"], backend or device.backend, asked["threads"], asked["precision"], device, asked["as_"], batch,
-        asked["compute"], asked["ring"],
+        asked["compute"], asked["ring"], asked["kv"],
     )  # fmt: skip
 
     def tell(line: str) -> None:

@@ -22,6 +22,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 # As in reference/model/encodings.py, which imports more than a command line needs to be parsed.
 PRECISIONS = ("f32", "bf16", "f16", "int8", "int4")
 COMPUTE = ("f32", "bf16", "f16")  # as in core/abi.py
+KV = ("compute", "int8")
 MODEL_HELP = """MODEL is a Hugging Face checkpoint directory, a .gguf file, or a name that `hloracle models` lists."""
 Option = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -172,6 +173,11 @@ compute: Option = click.option(
 ring: Option = click.option(
     "--ring", is_flag=True,
     help="Keep only the last W keys and values of layers that attend within a window of W, where W is less than the slots.",
+)  # fmt: skip
+kv: Option = click.option(
+    "--kv", type=click.Choice(KV), default="compute", show_default=True,
+    help="What keys and values are kept in: in what is computed in, or with int8 in 8 bits, with a scale for each slot of each head. Caches "
+    "are then about a quarter as large, and what is judged is held to Hugging Face with keys and values rounded so.",
 )  # fmt: skip
 timeout: Option = click.option(
     "--timeout", type=seconds(), default=1800, show_default=True, metavar="SECONDS",

@@ -80,7 +80,7 @@ def run(settings: Settings, context: Context | None = None, sources: Sequence[So
         with progress.stage("model"):
             directory = resolve(settings.model, progress.report, settings.precision, settings.as_, settings.compute)
             with context.installed():
-                model = open_checkpoint(directory)
+                model = dataclasses.replace(open_checkpoint(directory), kv=settings.kv)
             run = Run(settings, context, tuple(sources), model)
             refuse_non_finite(run)
             choose(run)
@@ -153,7 +153,7 @@ def choose(run: Run) -> None:
         evidence.choice = untuned(
             device=device, batch=settings.batch, precision=settings.precision, compute=settings.compute
         )
-        whole = settings.batch == 1 and settings.compute == "f32" and not settings.ring
+        whole = settings.batch == 1 and run.model.held_to == "f32" and not settings.ring
         if emitter and whole and not (settings.early_exit or settings.quick):
             found = tuned(run.model, settings.precision, run.context.threads, device)
             evidence.ignored = found.ignored

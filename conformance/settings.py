@@ -9,7 +9,7 @@ from hloracle.conformance.project.file import Project
 from hloracle.core.bounds import BATCH, CAPACITY, ROUNDS
 from hloracle.core.errors import InputError
 from hloracle.production.choice import Choice
-from hloracle.reference.model.contract import BUCKETS
+from hloracle.reference.model.contract import BUCKETS, refuse_beside_int8
 
 # Of a quick run: its longest prompt fills the bucket, and what follows fills the last slot of the cache.
 QUICK_BUCKET = 64
@@ -39,6 +39,7 @@ class Settings:
     compute: what the model is computed in: f32, bf16 or f16. Of less than f32 all weights are of that type, too.
     ring: layers with a window that is shorter than the capacity have caches as long as their window, in the graphs that a source
       is asked for.
+    kv: what these keep keys and values in, `compute`, what they compute in, or `int8`.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Settings:
     batch: int = 1
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
     @property
     def prompt(self) -> str:
@@ -79,6 +81,7 @@ class Settings:
             raise InputError(f"is {self.rounds}", "--rounds", f"ask for none with 0, or for at most {ROUNDS}")
         if type(self.batch) is not int or not 1 <= self.batch <= BATCH:
             raise InputError(f"is {self.batch!r}", "--batch", f"give 1 to {BATCH:,} rows")
+        refuse_beside_int8(self.kv, self.compute, self.ring)
         if self.compute != "f32" and self.choice is not None and self.choice.layout == "panels":
             what = f"is panels, and graphs that compute in {self.compute} have weights in rows"
             raise InputError(what, "--layout", "leave it out")

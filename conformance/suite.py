@@ -73,7 +73,7 @@ def with_rings(families: Sequence[str]) -> list[str]:
 
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, out: Path | None, tell: Told, context: Context,
-    kind: tuple[int, str, bool] = (1, "f32", False),
+    kind: tuple[int, str, bool, str] = (1, "f32", False, "compute"),
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -82,7 +82,7 @@ def run_suite(
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it; with None none is written.
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
-      kind: rows of the tiny models' graphs, what they compute in, and whether windowed layers have rings.
+      kind: rows of the tiny models' graphs, what they compute in, whether windowed layers have rings, and what keys and values are in.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
     Raises InputError when the real model cannot be run, or one whose process died cannot be read either; and for rings in a family
@@ -187,13 +187,25 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
 
 
 def family_run(
-    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32", ring: bool = False
+    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32", ring: bool = False, kv: str = "compute"
 ) -> FamilyRun:  # fmt: skip
-    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this, with rings or not."""
+    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this, with rings or not, and keep
+    keys and values in that.
+    """
     out = out / "families" / name if out is not None else None
     settings = Settings(
-        f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0, batch=batch, compute=compute, ring=ring
+        f"tiny-{name}",
+        TOKENS,
+        QUICK_CAPACITY,
+        out=out,
+        quick=True,
+        rounds=0,
+        batch=batch,
+        compute=compute,
+        ring=ring,
+        kv=kv,
     )
+    settings.validate()
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 

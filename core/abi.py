@@ -25,10 +25,13 @@ INPUTS = {
 HEADS, CACHES = ("token", "logits"), ("k_cache", "v_cache")
 # The caches of layers that attend within a window, where those are as long as the window: position p is in slot p mod W.
 RINGS = ("k_ring", "v_ring")
+# Of caches in int8: what the integers of each slot of each head are multiplied with.
+SCALES = ("k_scale", "v_scale")
+KEPT = (*CACHES, *RINGS, *SCALES)
 # The function of an adapted graph that says which of its rows is judged: see `foreign/around.py`.
 JUDGED_ROW = "judged_row"
-ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "row", "total", *CACHES, *RINGS, "state")
-RESULT_ROLES = ("token", "logits", *CACHES, *RINGS, "state", "tap")
+ARGUMENT_ROLES = ("weight", "token", "tokens", "position", "length", "row", "total", *KEPT, "state")
+RESULT_ROLES = ("token", "logits", *KEPT, "state", "tap")
 # Roles whose entries have names of their own; in a file all others are named as their role.
 OWN_NAMES = ("weight", "state", "tap")
 DTYPE_BYTES = {
@@ -43,18 +46,22 @@ ENCODINGS = (
     "int4.panels.nibbles", "int4.panels.scale", "int4.panels.minimum",
 )  # fmt: skip
 
-# Rank and dtype of every role that has one; caches are [layers, K, S, D]. Of several rows, those in BY_ROW have an axis more.
+# Rank and dtype of every role that has one; caches are [layers, K, S, D], their scales [layers, K, S]. Of several rows, those in BY_ROW
+# have an axis more.
 TYPES = {
     **dict.fromkeys(("token", "position", "length", "row", "total"), (0, "i32")),
     "tokens": (1, "i32"),
     "logits": (1, "f32"),
     **dict.fromkeys((*CACHES, *RINGS), (4, "f32")),
+    **dict.fromkeys(SCALES, (3, "f32")),
 }
 # What a graph may compute in: the dtype of its values between modules, and of its caches. Logits are f32 of all.
 COMPUTE = ("f32", "bf16", "f16")
+# What it may keep keys and values in: in what it computes in, or in 8 bits.
+KV = ("compute", "int8")
 BY_ROW = {
-    "decode": ("token", "position", "logits", *CACHES, *RINGS),
-    "extend": (*CACHES, *RINGS),
+    "decode": ("token", "position", "logits", *KEPT),
+    "extend": KEPT,
     "prefill": (),
 }
 
@@ -142,8 +149,14 @@ class Abi:
 
     @property
     def compute(self) -> str:
-        """What it computes in, one of COMPUTE: the dtype of its caches; f32 where it has none."""
-        return next((r.dtype for r in self.results if r.role in (*CACHES, *RINGS)), "f32")
+        """What it computes in, one of COMPUTE: the dtype of its caches, or of their scales; f32 where it has none."""
+        held = SCALES if self.kv == "int8" else (*CACHES, *RINGS)
+        return next((r.dtype for r in self.results if r.role in held), "f32")
+
+    @property
+    def kv(self) -> str:
+        """What it keeps keys and values in, one of KV: `int8` where its caches have scales."""
+        return "int8" if any(r.role in SCALES for r in self.results) else "compute"
 
     @property
     def batch(self) -> int:
@@ -153,8 +166,8 @@ class Abi:
 
     @property
     def caches(self) -> tuple[str, ...]:
-        """The caches and the rings that it returns: both of a kind, or none."""
-        return tuple(r.role for r in self.results if r.role in (*CACHES, *RINGS))
+        """The caches, the rings and the scales that it returns: both of a kind, or none."""
+        return tuple(r.role for r in self.results if r.role in KEPT)
 
     def role(self, cache: str, layer: int) -> str:
         """Where a layer's keys (`k_cache`) or values are: in the cache, or in the ring."""
@@ -180,7 +193,7 @@ class Abi:
     @property
     def state(self) -> tuple[Tensor, ...]:
         """What a step returns and the next one takes: the caches, and what is only handed on."""
-        return tuple(r for r in self.results if r.role in (*CACHES, *RINGS, "state"))
+        return tuple(r for r in self.results if r.role in (*KEPT, "state"))
 
     @property
     def bucket(self) -> int:
@@ -215,8 +228,13 @@ def ring_of(cache: str) -> str:
 
 
 def cache_of(role: str) -> str:
-    """What a cache or a ring holds: `k_cache` of `k_ring`, too."""
-    return CACHES[RINGS.index(role)] if role in RINGS else role
+    """What a cache or a ring holds, or a scale is of: `k_cache` of `k_ring` and of `k_scale`, too."""
+    return next((cache for cache, *others in zip(CACHES, RINGS, SCALES, strict=True) if role in others), role)
+
+
+def scale_of(cache: str) -> str:
+    """`k_scale` of `k_cache`."""
+    return SCALES[CACHES.index(cache)]
 
 
 def _roles(abi: Abi) -> None:
@@ -225,7 +243,8 @@ def _roles(abi: Abi) -> None:
     results = tuple(r.role for r in abi.results)
     rings = RINGS if abi.windowed else ()
     caches = () if abi.positions else CACHES  # what has none says how many tokens a sequence may have
-    state = (*caches, *rings, *(role for role in results if role == "state"))
+    scales = SCALES if abi.kv == "int8" else ()
+    state = (*caches, *rings, *scales, *(role for role in results if role == "state"))
     roles = tuple(a.role for a in abi.arguments if a.role != "weight")
     absent = {role for role, has in (("row", abi.batch > 1), ("total", "total" in roles)) if not has}
     inputs = tuple(role for role in INPUTS[abi.phase] if role not in absent)
@@ -243,7 +262,7 @@ def _roles(abi: Abi) -> None:
         or after[: len(state)] != state
         or set(after[len(state) :]) - {"tap"}
     ):
-        held = ", ".join((*CACHES, *rings))
+        held = ", ".join((*CACHES, *rings, *scales))
         raise ValueError(f"the results are {_listed(results)}, not token or logits, {held}, and taps after them")
 
 
@@ -253,12 +272,14 @@ def _types(abi: Abi) -> None:
             continue
         rank, dtype = TYPES[tensor.role]
         held = tensor.role in (*CACHES, *RINGS)
-        if held and tensor.dtype in COMPUTE:
+        if held and abi.kv == "int8":
+            dtype = "i8"
+        elif tensor.role in KEPT and tensor.dtype in COMPUTE:
             dtype = abi.compute  # the same in all of them
         by_row = abi.batch > 1 and tensor.role in BY_ROW[abi.phase]
         if (len(tensor.shape), tensor.dtype) != (rank + by_row, dtype):
             raise ValueError(f"{place} is {tensor.type}, not of rank {rank + by_row} and {dtype}")
-        if by_row and not held and tensor.shape[0] != abi.batch:
+        if by_row and tensor.role not in KEPT and tensor.shape[0] != abi.batch:
             raise ValueError(f"{place} is {tensor.type}, and the caches have {abi.batch} rows")
 
 
@@ -273,7 +294,18 @@ def _caches(abi: Abi) -> None:
         for place, cache in others:
             if cache.shape[:-1] != first.shape[:-1] or same.setdefault(cache.role, cache.shape) != cache.shape:
                 raise ValueError(f"caches have different shapes: {one} is {first.type}, {place} {cache.type}")
+    _scales(abi)
     _rings(abi)
+
+
+def _scales(abi: Abi) -> None:
+    """There is a scale for each slot of each head."""
+    slots = abi.results[abi.result("k_cache")].shape[:-1] if "k_cache" in abi.caches else ()
+    for place, tensor in _entries(abi):
+        if tensor.role in SCALES and tensor.shape != slots:
+            raise ValueError(f"{place} is {tensor.type}, and the caches have slots [{_listed(slots)}]")
+    if abi.windowed and abi.kv == "int8":
+        raise ValueError("there are rings and scales: keep keys and values in int8 without rings")
 
 
 def _rings(abi: Abi) -> None:

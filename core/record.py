@@ -143,6 +143,8 @@ class Settings(TypedDict):
     precision: Words
     compute: Literal["f32", "bf16", "f16"]
     """What values between modules and caches are of; of less than f32 the weights are, too."""
+    kv: Literal["compute", "int8"]
+    """What keys and values are kept in: in what is computed in, or in 8 bits with a scale for each slot of each head."""
     ring: Count
     """Slots of the caches of layers with a window, where these are as long as the window; 0 where all have the capacity."""
     layout: Words

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hloracle.core.abi import Abi
@@ -23,36 +21,6 @@ def held(abi: Abi, layers: int, filled: int) -> np.ndarray:
     if abi.windowed:
         found[list(abi.windowed)] = np.isin(np.arange(abi.capacity), positions(abi.ring, filled))
     return found
-
-
-def by_position(abi: Abi, kept: Sequence[np.ndarray], filled: int) -> tuple[np.ndarray, ...]:
-    """k_cache and v_cache [L, K, S, D] of one row of what a graph keeps of it: caches, rings, or both. NaN where there is no slot.
-
-    kept: [layers, K, S, D], or with W slots, in the order of `Abi.caches`.
-    """
-    if not abi.windowed:
-        return tuple(kept)
-    *caches, k_ring, v_ring = kept
-    found = []
-    for i, ring in enumerate((k_ring, v_ring)):
-        others = len(caches[i]) if caches else 0
-        whole = np.full((len(ring) + others, ring.shape[1], abi.capacity, ring.shape[3]), np.nan, ring.dtype)
-        mine = np.isin(np.arange(len(whole)), abi.windowed)
-        if caches:
-            whole[~mine] = caches[i]
-        for layer, slots in zip(abi.windowed, ring, strict=True):
-            whole[layer][:, positions(abi.ring, filled)] = slots
-        found.append(whole)
-    return tuple(found)
-
-
-def as_kept(abi: Abi, caches: Sequence[np.ndarray], filled: int = 0) -> tuple[np.ndarray, ...]:
-    """The other way: caches [L, K, S, D], of a batch [L, B, K, S, D], as a graph keeps them."""
-    if not abi.windowed:
-        return tuple(caches)
-    others = np.delete(np.arange(len(caches[0])), abi.windowed)
-    rings = tuple(c[list(abi.windowed)][..., positions(abi.ring, filled), :] for c in caches)
-    return (*(c[others] for c in caches if len(others)), *rings)
 
 
 def key_positions(phase: str, slots: int, tokens: int, first: int, ring: bool) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_MARGINS, NARROW_ROUNDING
+from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_MARGINS
 
 SHARE = 0.01  # of a row's values that are larger than the 99th percentile
 
@@ -103,22 +103,24 @@ def over_rows(spreads: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def spread_of(
-    graph: np.ndarray, passes: np.ndarray, values: np.ndarray, count: np.ndarray, compute: str
+    graph: np.ndarray, passes: np.ndarray, values: np.ndarray, count: np.ndarray, rounding: float
 ) -> Spread:  # fmt: skip
     """The errors of a graph in some rows together, beside those of Hugging Face in the same rows.
 
     Args:
-      graph: the Figures of each row [n, 4]. passes: of a pass in float32, and of several in `compute` [1 + passes, n, 4].
-      values: the right ones [n, ...], of which `count` [n] of each row count.
+      graph: the Figures of each row [n, 4]. passes: of a pass in float32, and of several in less [1 + passes, n, 4].
+      values: the right ones [n, ...], of which `count` [n] of each row count. rounding: the most that one of them may be off by for being
+      rounded once, relative to the largest.
 
-    Of Hugging Face no less than one rounding of the values: where it happens to be exact, a graph need not be.
+    Of Hugging Face no less than one rounding of the values: where it happens to be exact, a graph need not be. Nor less than what makes
+    of its float32 as many floors as are allowed: where nothing is rounded to less, that is what counts.
     """
     scale = over_rows(row_spreads(np.abs(np.where(np.isfinite(values), values, 0)), count), count)
     # Evenly spread up to the most: of that the root mean square is one over the root of three, and the median a half.
     evenly = np.array([scale[RMS] / math.sqrt(3), scale[RMS] / 2, scale[LARGEST], scale[LARGEST]])
-    once = NARROW_ROUNDING[compute] * evenly
     found = over_rows(passes, count)
-    figures = (found[0], np.maximum(np.max(found[1:], axis=0), once), over_rows(graph, count))
+    least = np.maximum(rounding * evenly, ANCHOR_FLOORS / np.array(NARROW_MARGINS) * found[0])
+    figures = (found[0], np.maximum(np.max(found[1:], axis=0), least), over_rows(graph, count))
     single, narrow, own = (Figures._make(float(f"{x:.4g}") for x in some) for some in figures)
     return Spread(len(graph), float(f"{scale[RMS]:.4g}"), single, narrow, own)
 

@@ -37,7 +37,14 @@ NARROW_ROWS: Final = 8
 # copied exactly on one side (an embedding) may be rounded once on the other. And never less than the smallest normal
 # number, for rows of zeros.
 ROUNDING: Final = 2.0**-24
-NARROW_ROUNDING: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}  # the most; evenly spread below that
+NARROW_ROUNDING: Final = {"bf16": 2.0**-8, "f16": 2.0**-11, "int8": ROUNDING}  # the most; evenly spread below that
+# Where keys and values are kept in int8, these alone are rounded to less: by up to half of a step, of which the largest has 127.
+INT8_ROUNDING: Final = 1 / 254
+# What two graphs make of the same keys, in steps. Where a quotient is next to the middle of two integers they may take either, and that
+# is one number of some ten thousand: of those of a slot and a head, the root of the mean square is at most half a step. What cuts off in
+# place of rounding takes another integer for half of them, which is 0.7.
+INT8_SAME_STEPS: Final = 1.0
+INT8_SAME_RMS: Final = 0.5
 SMALLEST: Final = 2.0**-126
 
 # The same operations on the same inputs by two compilers, relative to the largest value: sums of up to some 10^4 terms in

@@ -210,6 +210,14 @@ class Builder:
         """The smaller of each pair of elements."""
         return self._binary("minimum", lhs, rhs)
 
+    def abs(self, operand: Value) -> Value:
+        """The magnitude of each element."""
+        return self._unary("abs", operand)
+
+    def round_nearest_even(self, operand: Value) -> Value:
+        """Each element rounded to the nearest whole number, a tie to the even one."""
+        return self._unary("round_nearest_even", operand)
+
     def exponential(self, operand: Value) -> Value:
         """e to the power of each element."""
         return self._unary("exponential", operand)

@@ -26,6 +26,7 @@ LEAST = -3.0e38  # below every score, and a number: it may be subtracted from it
 # Keys that attention goes to at a time, where it does not go to all at once. A chunk of 256 of SmolLM2 135M, with 1,792 of 4,096
 # slots filled, takes 17 ms a layer in blocks of 256 or of 512, and 70 all at once; of 512, some take more stack than IREE 3.13 has.
 BLOCK = 256
+MOST_INT8 = 127.0  # and as many below 0
 
 
 @dataclass(frozen=True)
@@ -273,6 +274,30 @@ class LayerBuilder(MatrixBuilder):
             return visible
         before = self.subtract(query, self.i32(window, shape))
         return self.and_(visible, self.compare(key, before, "GT"))
+
+    # ---- keys and values in 8 bits
+
+    def quantized(self, x: Value) -> tuple[Value, Value]:
+        """x [T, K, D] -> i8 [T, K, D], and what they are multiplied with [T, K, 1]: the largest of D is 127 times that.
+
+        Where that is no number, or infinite, so is the scale, and what is made of it again is NaN.
+        """
+        x, (T, K, _) = self.as_f32(x), x.shape
+        largest = self.reduce(self.abs(x), self.f32(0.0), (2,), "maximum")  # [T, K]
+        scale = self.divide(largest, self.f32(MOST_INT8, (T, K)))
+        one = self.f32(1.0, (T, K))
+        divisor = self.select(self.compare(scale, self.f32(0.0, (T, K)), "GT"), scale, one)  # zeros remain zeros
+        steps = self.round_nearest_even(self.divide(x, self.over_first(divisor, x.shape)))
+        steps = self.clip(steps, MOST_INT8)
+        # Of no number there is no integer.
+        steps = self.select(self.compare(steps, steps, "EQ"), steps, self.f32(0.0, steps.shape))
+        return self.convert(steps, "i8"), self.reshape(self.rounded(scale), (T, K, 1))
+
+    def dequantized(self, steps: Value, scale: Value) -> Value:
+        """i8 [..., D] and scales [..., 1] -> [..., D]"""
+        return self.multiply(
+            self.convert(steps, scale.dtype), self.broadcast_in_dim(scale, steps.shape, range(steps.rank))
+        )
 
     # ---- rings: W slots for the last W positions of a row, position p in slot p mod W
 

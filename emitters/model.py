@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hloracle.core.abi import CACHES, RINGS, Abi, Graph
+from hloracle.core.abi import CACHES, RINGS, SCALES, Abi, Graph
 from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import BLOCK, LayerBuilder, RopeRows, Visible
 from hloracle.emitters.matrix import FusedPart, Matrix
@@ -55,11 +55,14 @@ class Cache(ABC):
     """The keys and values of some layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write.
 
     They are those of all layers, or of all that have a window, or of the others. A ring is a cache whose S is the W of a ring.
+    k_scale, v_scale: of keys and values in int8, [L, K, S, 1] each, of a batch [L, B, K, S, 1].
     """
 
     k: Value
     v: Value
     layer: int = 0
+    k_scale: Value | None = None
+    v_scale: Value | None = None
 
     def update(self, b: LayerBuilder, k: Value, v: Value) -> tuple[Value, Value]:
         """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]; in extend, of a ring, [K, W+T, D].
@@ -67,19 +70,31 @@ class Cache(ABC):
         In a decode of a batch each query is of another row, and what they attend to is [B, K, S, D].
         """
         with b.scope("k_cache"):
-            self.k, keys = self._write(b, self.k, k)
+            self.k, self.k_scale, keys = self._keep(b, self.k, self.k_scale, k)
         with b.scope("v_cache"):
-            self.v, values = self._write(b, self.v, v)
+            self.v, self.v_scale, values = self._keep(b, self.v, self.v_scale, v)
         self.layer += 1
         return keys, values
 
     def results(self) -> list[Value]:
-        """The keys and the values, as the graph returns them."""
-        return [self.k, self.v]
+        """The keys and the values, and their scales if they have any, in the graph's order."""
+        return [self.k, self.v, *(scale for scale in (self.k_scale, self.v_scale) if scale is not None)]
+
+    def _keep(
+        self, b: LayerBuilder, cache: Value, scale: Value | None, new: Value
+    ) -> tuple[Value, Value | None, Value]:  # fmt: skip
+        """Put `new` [T, K, D] into `cache`, and its scales beside it; returns both, and what is attended to."""
+        if scale is None:
+            cache, attended = self._write(b, cache, new)
+            return cache, None, attended
+        new, own = b.quantized(new)
+        cache, attended = self._write(b, cache, new)
+        scale, own = self._write(b, scale, own)
+        return cache, scale, b.dequantized(attended, own)
 
     @abstractmethod
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
-        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to."""
+        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to. Scales are a cache whose D is 1."""
 
 
 @dataclass
@@ -297,10 +312,10 @@ class Emitter:
 
     def emit(
         self, config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0,
-        layout: Layout | None = None, batch: int = 1, compute: str = "f32", ring: bool = False,
+        layout: Layout | None = None, batch: int = 1, compute: str = "f32", ring: bool = False, kv: str = "compute",
     ) -> Graph:  # fmt: skip
         """The production graph of one phase, with its ABI. See `reference/model/contract.py` for the arguments."""
-        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch, compute, ring)
+        abi = graph_abi(config, phase, head, capacity, bucket, layout, batch, compute, ring, kv)
         b = LayerBuilder(self.gemm, self.on_device, compute)
         arguments = [b.argument(TensorType(a.shape, a.dtype), a.name) for a in abi.arguments]
         named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
@@ -325,8 +340,9 @@ class Emitter:
             x = b.looked_up(x, b.subtract(named["length"], b.i32(1)))  # [1, E]
         held = {id(cache): cache for cache in taken.caches.values()}.values()
         results = [_head(b, config, head, x, weights, abi.results[0].shape)]
-        results += [value for cache in held for value in cache.results()]
-        name = graph_name(config, phase, head, bucket, batch, compute, ring)
+        kept = (value for cache in held for value in cache.results())
+        results += [b.reshape(value, result.shape) for value, result in zip(kept, abi.results[1:], strict=True)]
+        name = graph_name(config, phase, head, bucket, batch, compute, ring, kv)
         return replace(b.graph(name, abi, results), on_device=self.on_device)
 
 
@@ -346,14 +362,14 @@ class Taken:
 def _prefill(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
     """A whole prompt: its tokens attend to one another."""
     T, length = abi.bucket, named["length"]
-    empty = {r.role: b.constant(0.0, b.compute, r.shape) for r in abi.results if r.role in abi.caches}
+    empty = {r.role: b.constant(0, r.dtype, r.shape) for r in abi.results if r.role in abi.caches}
 
     def ring(k: Value, v: Value) -> Cache:
         return RingPrefillCache(k, v, tokens=b.ring_tokens(b.i32(0), length, abi.ring))
 
     masks = _masks(config, T, lambda window: Visible(b.visible_causal(T, window)))
     ropes = {r: b.rope_rows(prefill_tables(r, T), r.interleaved, None, length) for r in config.ropes}
-    return Taken(named["tokens"], ropes, masks, _caches(config, abi, empty, PrefillCache, ring))
+    return Taken(named["tokens"], ropes, masks, _caches(b, config, abi, empty, PrefillCache, ring))
 
 
 def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
@@ -377,7 +393,7 @@ def _extend(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
     ropes = {r: b.rope_rows(prefill_tables(r, S), r.interleaved, positions, total) for r in config.ropes}
     taken: dict[str, Any] = {"position": position, "length": length, "row": row}
     taken["numbers"] = b.layer_numbers(len(config.layers), position)
-    return Taken(named["tokens"], ropes, masks, _caches(config, abi, named, partial(ExtendCache, **taken), ring))
+    return Taken(named["tokens"], ropes, masks, _caches(b, config, abi, named, partial(ExtendCache, **taken), ring))
 
 
 def in_blocks(abi: Abi, on_device: bool, keys: int) -> bool:
@@ -408,7 +424,7 @@ def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) 
     def ring(k: Value, v: Value) -> Cache:
         return cache(k, v, b.ring_slots(position, W))
 
-    return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
+    return Taken(named["token"], ropes, masks, _caches(b, config, abi, named, cache, ring))
 
 
 def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
@@ -431,7 +447,7 @@ def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi:
     def ring(k: Value, v: Value) -> Cache:
         return cache(k, v, b.ring_slots(position, W))
 
-    return Taken(named["token"], ropes, masks, _caches(config, abi, named, cache, ring))
+    return Taken(named["token"], ropes, masks, _caches(b, config, abi, named, cache, ring))
 
 
 def _in_ring(abi: Abi, window: int | None) -> bool:
@@ -440,7 +456,7 @@ def _in_ring(abi: Abi, window: int | None) -> bool:
 
 
 def _caches(
-    config: Config, abi: Abi, named: dict[str, Value], cache: Callable[[Value, Value], Cache],
+    b: LayerBuilder, config: Config, abi: Abi, named: dict[str, Value], cache: Callable[[Value, Value], Cache],
     ring: Callable[[Value, Value], Cache],
 ) -> dict[int | None, Cache]:  # fmt: skip
     """Where the layers of each window keep their keys and values: windowed ones in a ring, if there is one, and all others in a cache,
@@ -450,6 +466,9 @@ def _caches(
         found: make(named[k], named[v])
         for found, make, (k, v) in ((False, cache, CACHES), (True, ring, RINGS)) if k in abi.caches
     }  # fmt: skip
+    if abi.kv == "int8":
+        scales = (b.reshape(named[role], (*named[role].shape, 1)) for role in SCALES)
+        made[False].k_scale, made[False].v_scale = scales
     of = {window: _in_ring(abi, window) for window in config.windows}
     return {window: made[of[window]] for window in sorted(of, key=of.__getitem__)}
 

@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
 from hloracle.core import rings
-from hloracle.core.abi import Abi, Graph, Tensor, cache_of
+from hloracle.core.abi import SCALES, Abi, Graph, Tensor, cache_of, scale_of
 from hloracle.core.errors import InputError
 from hloracle.core.locations import line_of, place_of
 from hloracle.localize.inline import callee_of, copied, inline_calls, nested, operands_of
@@ -74,7 +74,7 @@ class Subgraph:
     """The part of a graph that computes `anchor` from other anchors, weights and inputs.
 
     graph: its arguments are named as what they stand for: `position`, a weight, another anchor, or `k_cache.3+`, the
-      whole cache after layer 3 has written to it. Its results are the anchor, or for a cache also the written cache.
+      whole cache after layer 3 has written to it. Its results are the anchor, or for a cache also the written cache, and its scales.
     """
 
     anchor: str
@@ -104,7 +104,7 @@ class Anatomy:
         self._block = self._function.regions[0].blocks[0]
         self._operations = list(self._block.operations)
         self._arguments = {v: t.name for v, t in zip(self._block.arguments, graph.abi.arguments, strict=True)}
-        self._cache_shapes = {name: graph.abi.results[graph.abi.result(name)].shape for name in graph.abi.caches}
+        self._caches = {name: graph.abi.results[graph.abi.result(name)] for name in graph.abi.caches}
         self.values = {anchor: value for anchor, value in self._find().items() if anchor not in without}
         self._subgraphs: dict[str, Subgraph] = {}
         self._plain: Plain | None = None  # not by a cache of the class, which would keep every anatomy with its module
@@ -191,9 +191,14 @@ class Anatomy:
 
     def targets(self, anchor: str) -> list[str]:
         """What the subgraph of an anchor gives, as `plain` names it: the anchor and, of a cache, the whole that was written."""
+        return [anchor, *(f"{part}.{layer}+" for part, layer in self._of(anchor))]
+
+    def _of(self, anchor: str) -> list[tuple[str, int]]:
+        """What there is in `_written` of an anchor: of a cache itself, and its scales."""
         layer, part = split(anchor)
-        written = layer is not None and (part, layer) in self._written
-        return [anchor, f"{anchor}+"] if written else [anchor]
+        if layer is None or part not in CACHES:
+            return []
+        return [at for at in ((part, layer), (scale_of(part), layer)) if at in self._written]
 
     def _find(self) -> dict[str, Any]:
         """The value of each anchor: the last one of its scope that has its shape, but for axes of one element."""
@@ -270,13 +275,8 @@ class Anatomy:
         self._known([anchor])
         if anchor in self._subgraphs:
             return self._subgraphs[anchor]
-        names, values = [anchor], [self.values[anchor]]
-        layer, part = split(anchor)
-        written = self._written.get((part, layer)) if layer is not None else None
-        if written is not None:
-            names.append(f"{anchor}+")
-            values.append(written)
-        graph, operations = self._write("subgraph", names, values, self._boundary(anchor))
+        values = [self.values[anchor], *(self._written[at] for at in self._of(anchor))]
+        graph, operations = self._write("subgraph", self.targets(anchor), values, self._boundary(anchor))
         self._subgraphs[anchor] = Subgraph(anchor, graph, tuple(operations))
         return self._subgraphs[anchor]
 
@@ -297,12 +297,15 @@ class Anatomy:
 
     def returned(self, role: str) -> Step | None:
         """The return of a cache or a ring, such as `k_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
-        if role not in self._cache_shapes:
+        if role not in self._caches:
             return None
-        abi, part = self.graph.abi, cache_of(role)
+        abi, part = self.graph.abi, role if role in SCALES else cache_of(role)
         value = self._operations[-1].operands[abi.result(role)]
         layers = [layer for name, layer in self._written if name == part and abi.role(name, layer) == role]
-        if layers and value == self._written[part, max(layers)]:
+        whole = (
+            value.owner.operands[0] if role in SCALES and value not in self._arguments else value
+        )  # without its last axis of one
+        if layers and self._written[part, max(layers)] in (value, whole):
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
@@ -385,9 +388,10 @@ class Anatomy:
 
     def _boundary(self, anchor: str) -> dict[Any, str]:
         """Where the subgraph of an anchor ends: at every other anchor, and at what other layers wrote to the caches."""
+        own = self.targets(anchor)
         caches = {value: f"{part}.{layer}+" for (part, layer), value in self._written.items()}
         others = {value: name for name, value in self.values.items()}
-        return {v: n for v, n in (caches | others).items() if n.removesuffix("+") != anchor}
+        return {v: n for v, n in (caches | others).items() if n not in own}
 
     def _subgraph_boundary(self, subgraph: Subgraph) -> dict[Any, str]:
         """Of a tail, which begins where its anchor is, that too."""
@@ -406,18 +410,17 @@ class Anatomy:
 
     @functools.cached_property
     def _written(self) -> dict[tuple[str, int], Any]:
-        """The whole cache after each layer's write: (`k_cache`, layer) -> value."""
+        """The whole cache after each layer's write: (`k_cache`, layer) -> value; and its scales, with an axis of one: (`k_scale`, layer)."""
         found = {}
         for operation in self._operations:
             layer, part = split(anchor_at(operation))
-            if part in CACHES and layer is not None and len(operation.results) == 1:
-                result = operation.results[0]
-                # With one layer the shape alone would not tell the cache from what is put into it or read from it.
-                if (
-                    _floats(result) == self._cache_shapes.get(self.graph.abi.role(part, layer))
-                    and operation.operation.name not in PARTS
-                ):
-                    found[part, layer] = result
+            # With one layer the shape alone would not tell the cache from what is put into it or read from it.
+            if part not in CACHES or layer is None or len(operation.results) != 1 or operation.operation.name in PARTS:
+                continue
+            result = operation.results[0]
+            for role in (self.graph.abi.role(part, layer), scale_of(part)):
+                if role in self._caches and _holds(result, self._caches[role]):
+                    found[scale_of(part) if role in SCALES else part, layer] = result
         return found
 
     def _write(
@@ -540,6 +543,15 @@ def _floats(value: Any) -> tuple[int, ...] | None:
     """The shape of a tensor of floats, as every anchor's value is; None of any other value, whatever scope it stands in."""
     found = TYPE.fullmatch(str(value.type))
     return _tensor("", value).shape if found and found[2] in FLOATS else None
+
+
+def _holds(value: Any, cache: Tensor) -> bool:
+    """Whether a value is like a whole cache; what floats are of does not matter. Scales have an axis of one behind."""
+    shape = (*cache.shape, 1) if cache.role in SCALES else cache.shape
+    if cache.dtype == "i8":
+        found = TYPE.fullmatch(str(value.type))
+        return found is not None and found[2] == "i8" and _tensor("", value).shape == shape
+    return _floats(value) == shape
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:

@@ -15,9 +15,10 @@ import numpy as np
 
 from hloracle.backends.session import IDLE, Backend, Session
 from hloracle.backends.words import INTERPRETER
-from hloracle.core.abi import Graph, cache_of
+from hloracle.core.abi import SCALES, Graph, cache_of
 from hloracle.core.child import Report
 from hloracle.core.errors import InputError, ToolchainError
+from hloracle.core.int8 import MOST
 from hloracle.core.spread import Spread
 from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_of
@@ -260,7 +261,7 @@ class _Watched:
             calls = zip(situations[which], taps[which], strict=True)
             rows, spreads = zip(*(s.row_spreads(anchor, some[anchor]) for s, some in calls), strict=True)
             together = [row for some in rows for row in some]
-            found[anchor] = spread_over(self.run.truth, anchor, together, np.concatenate(spreads))
+            found[anchor] = spread_over(self.run.truth, self.run.config, anchor, together, np.concatenate(spreads))
         return found
 
     def _step(self, situation: Situation) -> int | np.ndarray:
@@ -567,8 +568,8 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         shown = Found(step, subgraph.graph, inputs, expected, got[result], why, tolerance, result)
     rows = situation.rows
     worst: Worst | None
-    if result == 1:  # of a cache, what attention reads is right
-        worst = _furthest(got[1], expected)
+    if result:  # of a cache, what attention reads is right
+        worst = _furthest(got[result].reshape(expected.shape), expected)
         position = min(worst.index[2], rows[-1])
     else:
         worst = None if anchor == "token" else situation.worst(anchor, got[0])
@@ -661,6 +662,8 @@ def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found
     why = "each layer wrote what it should, and this is not the cache that the last one left"
     first = f"{cache_of(step.anchor)}.{situation.layers(step.anchor)[0]}"
     limit = ANCHOR_FLOORS * float(np.max(situation.floors(first)))
+    if situation.kv == "int8":
+        limit = limit / MOST if step.anchor in SCALES else 1.0
     return Found(step, step.graph, inputs, expected, got, why, limit)
 
 
@@ -685,11 +688,16 @@ def _right(
     situation: Situation, anchor: str, got: list[np.ndarray], padding: np.ndarray | None
 ) -> tuple[int, np.ndarray, float]:
     """Which result of a subgraph is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
-    layer, part = split(anchor)
+    layer, _ = split(anchor)
     if len(got) > 1 and not _wrong(situation, anchor, got[:1]):
         assert layer is not None
+        roles = situation.written(anchor)
+        off = [float(np.max(situation.cache_errors(r, layer, x))) for r, x in zip(roles, got[1:], strict=False)]
+        which = int(np.argmax(off))
         limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
-        return 1, situation.cache(situation.role(part, layer), written=layer), limit
+        if situation.kv == "int8":  # the next integer, or as much of a scale
+            limit = limit / MOST if roles[which] in SCALES else 1.0
+        return 1 + which, situation.cache(roles[which], written=layer), limit
     expected, tolerance = situation.corrected(anchor, got[0], padding)
     return 0, expected.reshape(got[0].shape), tolerance
 

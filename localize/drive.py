@@ -10,7 +10,8 @@ import numpy as np
 from hloracle.backends.session import IDLE, Backend
 from hloracle.core.abi import CACHES, Graph
 from hloracle.core.dtypes import numpy_type
-from hloracle.core.rings import by_position, held
+from hloracle.core.kept import by_position
+from hloracle.core.rings import held
 from hloracle.localize.situation import ReferenceRun, row_errors, slot_errors
 
 
@@ -43,8 +44,8 @@ def drive(graphs: Sequence[Graph], backend: Backend, run: ReferenceRun) -> float
 
     abi = graphs[0].abi
     batch, names = abi.batch, abi.caches
-    shapes = [abi.results[abi.result(name)].shape for name in abi.caches]
-    filled, caches = 0, [np.zeros(shape, np.float32) for shape in shapes]
+    empty = [abi.results[abi.result(name)] for name in abi.caches]
+    filled, caches = 0, [np.zeros(cache.shape, numpy_type(cache.dtype)) for cache in empty]
     prompt = next((phase for phase in ("prefill", "extend") if phase in by_phase), "")
     bucket = by_phase[prompt].abi.bucket if prompt else 0
     while prompt and filled < length:

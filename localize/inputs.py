@@ -7,9 +7,17 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hloracle.core.abi import Graph, Tensor, cache_of
+from hloracle.core.abi import Graph, Tensor, cache_of, scale_of
 from hloracle.core.dtypes import largest
-from hloracle.core.tolerances import MASKED_BELOW, NARROW_SAME_INPUTS, NARROW_SAME_RMS, SAME_INPUTS
+from hloracle.core.int8 import MOST, quantized
+from hloracle.core.tolerances import (
+    INT8_SAME_RMS,
+    INT8_SAME_STEPS,
+    MASKED_BELOW,
+    NARROW_SAME_INPUTS,
+    NARROW_SAME_RMS,
+    SAME_INPUTS,
+)
 from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.situation import JUDGED
 from hloracle.reference.huggingface.anchor_truth import visible
@@ -48,8 +56,10 @@ def inputs(
         rng = np.random.default_rng([ord(c) for c in cache_of(part)])
         if name.endswith("+") or name in anatomy.graph.abi.caches:
             abi = anatomy.graph.abi
-            shape = abi.results[abi.result(part if layer is None else abi.role(part, layer))].shape
-            return rng.normal(0, scale, shape).astype(np.float32)
+            of_scales = part in map(scale_of, CACHES)
+            cache = cache_of(part) if of_scales else part if layer is None else abi.role(part, layer)
+            drawn = rng.normal(0, scale, abi.results[abi.result(cache)].shape).astype(np.float32)
+            return quantized(drawn)[of_scales] if abi.kv == "int8" else drawn
         argument = arguments.get(name)
         if argument is not None and argument.role != "weight":
             return _scalar(anatomy, argument, rng)
@@ -60,6 +70,12 @@ def inputs(
         if part == "self_attn.probs":
             return _attended(anatomy, name, rng.dirichlet(np.ones(shape[-1]), shape[:-1]))
         drawn = rng.normal(0, scale, shape).astype(np.float32)
+        if (
+            anatomy.graph.abi.kv == "int8"
+            and scale == SCALES[2]
+            and shape[1:-1] == (anatomy.config.num_key_value_heads,)
+        ):
+            drawn[0, 0] = 0  # a head's key or value whose scale is 0
         if part == "self_attn.scores":
             hidden = rng.random(shape) < 0.3
             hidden[..., 0] = False
@@ -134,6 +150,8 @@ def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, graph: Graph | 
     """
     if anchor == "token":
         return 0.0 if np.array_equal(got, expected) else float("inf")
+    if graph and graph.abi.kv == "int8" and split(anchor)[1] in CACHES and expected.shape[-1] > 1:
+        return _steps_apart(got, expected)
     compute = graph.abi.compute if graph else "f32"
     exact = compute == "f32" or (got.dtype.itemsize >= 4 and not (graph and graph.written))
     limit = SAME_INPUTS if exact else NARROW_SAME_INPUTS[compute]
@@ -151,6 +169,20 @@ def share_of(anchor: str, got: np.ndarray, expected: np.ndarray, graph: Graph | 
         share = np.where(np.isneginf(expected), np.where(got <= top - MASKED_BELOW, 0, np.inf), share)
     share[np.isnan(share)] = np.inf
     return max(float(np.max(share)), usual)
+
+
+def _steps_apart(got: np.ndarray, expected: np.ndarray) -> float:
+    """The same of keys or values in int8, as integers or as what these stand for: in steps, of each slot and head. Scales are not
+    meant, which are as exact as all else.
+    """
+    got, rows = (v.reshape(-1, expected.shape[-1]).astype(np.float64) for v in (got, expected))
+    step = np.ones((len(rows), 1)) if expected.dtype == np.int8 else np.max(np.abs(rows), axis=1, keepdims=True) / MOST
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        off = np.where(got == rows, 0, np.abs(got - rows) / step)
+        off[np.isnan(off)] = np.inf
+        usual = np.sqrt(np.mean(np.square(off), axis=1))
+    near = 1 + SAME_INPUTS * MOST  # for the roundings of a scale
+    return max(float(np.max(off)) / (INT8_SAME_STEPS * near), float(np.max(usual)) / (INT8_SAME_RMS * near))
 
 
 def _usual(got: np.ndarray, expected: np.ndarray) -> float:

@@ -13,17 +13,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hloracle.backends.session import IDLE
-from hloracle.core import rings
-from hloracle.core.abi import RINGS, Abi, cache_of, ring_of
+from hloracle.core import int8, rings
+from hloracle.core.abi import KEPT, SCALES, Abi, cache_of, ring_of, scale_of
 from hloracle.core.dtypes import numpy_type
 from hloracle.core.spread import LARGEST, Spread, row_spreads, spread_of
 from hloracle.core.tolerances import (
     ANCHOR_FLOORS,
+    INT8_ROUNDING,
+    INT8_SAME_STEPS,
     MASKED_BELOW,
     NARROW_LARGEST,
+    NARROW_MARGINS,
     NARROW_ROUNDING,
     NARROW_ROWS,
     ROUNDING,
+    SAME_INPUTS,
     SMALLEST,
 )
 from hloracle.reference.huggingface.anchor_truth import AnchorTruth, counted, visible
@@ -57,7 +61,8 @@ class Situation:
 
     Args:
       queries, keys: T and S of the graph; T is the rows of a decode.
-      capacity: slots of the whole cache. batch: rows of the whole cache. ring: whether windowed layers are in rings.
+      capacity: slots of the whole cache. batch: rows of the whole cache. ring: whether windowed layers are in rings. kv: what keys
+      and values are kept in.
     """
 
     config: Config
@@ -70,6 +75,7 @@ class Situation:
     position: int = 0
     batch: int = 1
     ring: bool = False
+    kv: str = "compute"
 
     @property
     def rows(self) -> list[int]:
@@ -114,8 +120,8 @@ class Situation:
         if name.endswith("+"):
             layer, part = split(name[:-1])
             assert layer is not None
-            return self.cache(self.role(part, layer), written=layer)
-        if name in (*CACHES, *RINGS):
+            return self.cache(part if part in SCALES else self.role(part, layer), written=layer)
+        if name in KEPT:
             return self.cache(name, written=-1)
         tokens = np.array(self.truth.tokens, np.int32)
         if name == "tokens":
@@ -147,7 +153,7 @@ class Situation:
             assert layer is not None
             role, in_ring = self.role(part, layer), self.slots(layer) < self.capacity
             behind = in_ring and self.phase == "extend"  # what the ring held before, and then the tokens themselves
-            whole = self.cache(role, written=-1 if behind else layer)[self.layers(role).index(layer)]
+            whole = self._values(role, written=-1 if behind else layer)[self.layers(role).index(layer)]
             mine = np.asarray(whole if whole.ndim == len(shape) else whole[JUDGED])
             own = self._by_query(anchor, rows).transpose(1, 0, 2)
             return np.concatenate([mine, own], axis=1) if behind else mine
@@ -190,13 +196,22 @@ class Situation:
         other = judged[..., ::-1] if part in BY_HEAD else BESIDE * judged
         return np.stack([judged if row == JUDGED else other for row in range(self.batch)])
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019  (its subgraphs ask for one layer's caches after another's)
     def cache(self, role: str, written: int) -> np.ndarray:
         """A whole cache [L, K, S, D] or ring [L, K, W, D], of a batch [L, B, K, S, D], once the layers up to `written` have put their rows
-        there; -1: none yet.
+        there; -1: none yet. In int8 its integers, and by the role of its scales these, without D.
 
         But for prefill, slots that are not filled yet hold numbers as large as the others: what reads them is wrong.
         """
+        return (
+            self._in_int8(cache_of(role), written)[role in SCALES] if self.kv == "int8" else self._values(role, written)
+        )
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def _in_int8(self, role: str, written: int) -> tuple[np.ndarray, np.ndarray]:
+        return int8.quantized(self._values(role, written))
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019  (its subgraphs ask for one layer's caches after another's)
+    def _values(self, role: str, written: int) -> np.ndarray:
         part, layers = cache_of(role), self.layers(role)
         shapes = self.config.held_shapes if self.ring else self.config.cache_shapes
         shape = shapes(self.capacity, self.batch)[role]
@@ -225,11 +240,13 @@ class Situation:
 
     def layers(self, role: str) -> list[int]:
         """The layers that a cache or a ring of the graph has, in order."""
+        role = cache_of(role) if role in SCALES else role
         return [i for i in range(self.config.num_hidden_layers) if self.role(cache_of(role), i) == role]
 
     def _held(self, cache: np.ndarray) -> np.ndarray:
         """What caches of the graph's type make of numbers that have to stay as they are, as float32."""
-        return np.asarray(cache.astype(numpy_type(self.truth.compute)).astype(np.float32))
+        compute = "f32" if self.kv == "int8" else self.truth.compute  # which `_in_int8` rounds
+        return np.asarray(cache.astype(numpy_type(compute)).astype(np.float32))
 
     @property
     def _filled(self) -> tuple[int, int]:
@@ -253,7 +270,7 @@ class Situation:
             mine = JUDGED if self.own > 1 else 0
             return np.array([0.0 if np.ravel(got)[mine] == np.ravel(self.anchor(anchor))[mine] else np.inf])
         off, floors = self._distance(anchor, got)
-        excess = spread_errors(self.truth, anchor, self._counted(anchor)[1], off)
+        excess = spread_errors(self.truth, self.config, anchor, self._counted(anchor)[1], off)
         with np.errstate(over="ignore"):
             return np.asarray(np.maximum(np.max(off.reshape(len(off), -1), axis=1) / floors, excess))
 
@@ -264,32 +281,55 @@ class Situation:
         return rows, row_spreads(off, counted(anchor, self.truth.values(anchor))[rows])
 
     def cache_errors(self, role: str, written: int, got: np.ndarray) -> np.ndarray:
-        """The error of each of `layers(role)`, of a whole cache or ring: the worst filled slot, in floors of its row.
+        """The error of each of `layers(role)`, of a whole cache or ring, or of scales: the worst filled slot, in floors of its row.
 
         What is not filled has to be as it was: the error is infinite where it is not.
         """
         expected = self.cache(role, written)
+        got = got.reshape(expected.shape)
+        worst, moved = self._in_steps(role, written, got) if self.kv == "int8" else [distance(got, expected)] * 2
         found = np.zeros(len(expected))
         before, after = self._filled
         for i, layer in enumerate(self.layers(role)):
-            off = distance(got[i], expected[i])  # [K, S, D], or [B, K, S, D]
-            mine = off if self.batch == 1 else off[JUDGED]
+            off = moved[i]  # [K, S, D], or [B, K, S, D]
+            mine, judged = (x if self.batch == 1 else x[JUDGED] for x in (off, worst[i]))
             of, filled = rings.positions(off.shape[-2], after if layer <= written else before), after
             floors = self.floors(f"{cache_of(role)}.{layer}")[of[of < filled]]
-            found[i] = np.max(np.max(mine[:, of < filled], axis=(0, 2)) / floors, initial=0.0)
+            found[i] = np.max(np.max(judged[:, of < filled], axis=(0, 2)) / floors, initial=0.0)
             others = np.delete(off, JUDGED, axis=0) if self.batch > 1 else off[:0]
             if np.any(mine[:, of >= filled]) or np.any(others):
                 found[i] = np.inf
         return found
 
+    def _in_steps(self, role: str, written: int, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How far off integers with the right scales are, or scales with the right integers; and how far from those that are right."""
+        steps, scales = self._in_int8(cache_of(role), written)
+        of_scales = role in SCALES
+        numbers = int8.dequantized(steps, got) if of_scales else int8.dequantized(got, scales)
+        moved = distance(got, scales if of_scales else steps)
+        # Where a row beside the judged one has written, compilers may divide otherwise.
+        near = SAME_INPUTS * scales if of_scales else np.full(steps.shape, INT8_SAME_STEPS)
+        for row, position in enumerate(self.positions if self.own > 1 else ()):
+            if position != IDLE and row != JUDGED:
+                at = np.s_[:, row, :, position]
+                moved[at] = np.where(moved[at] <= near[at], 0, moved[at])
+        return distance(numbers, self._values(cache_of(role), written)), moved[..., None] if of_scales else moved
+
     def error_of(self, anchor: str, results: Sequence[np.ndarray]) -> float:
         """The largest error of what an anchor's subgraph gives: its value and, of a cache, the whole that it wrote to."""
-        worst = float(np.max(self.errors(anchor, results[0])))
-        layer, part = split(anchor)
-        if len(results) > 1:
+        layer, _ = split(anchor)
+        found = [float(np.max(self.errors(anchor, results[0])))]
+        for role, whole in zip(self.written(anchor), results[1:], strict=False):
             assert layer is not None
-            worst = max(worst, float(np.max(self.cache_errors(self.role(part, layer), layer, results[1]))))
-        return worst
+            found.append(float(np.max(self.cache_errors(role, layer, whole))))
+        return max(found)
+
+    def written(self, anchor: str) -> list[str]:
+        """What a layer's subgraph of an anchor gives beside it: the cache that it wrote to and, in int8, the scales."""
+        layer, part = split(anchor)
+        if layer is None or part not in CACHES:
+            return []
+        return [self.role(part, layer), *([scale_of(part)] if self.kv == "int8" else [])]
 
     def worst(self, anchor: str, got: np.ndarray) -> Worst:
         """The element furthest from the truth, in floors."""
@@ -373,6 +413,7 @@ class ReferenceRun:
     truth: the sequence and the values. weight: gives a weight of the model by its name.
     length: tokens of the prompt, with which the sequence begins; the others are decoded one by one.
     bucket: of the graph that the prompt goes through. batch: rows of the graphs. ring: whether their windowed layers are in rings.
+    kv: what they keep keys and values in.
     """
 
     truth: AnchorTruth
@@ -382,20 +423,29 @@ class ReferenceRun:
     bucket: int
     batch: int = 1
     ring: bool = False
+    kv: str = "compute"
 
     def of(self, abi: Abi) -> ReferenceRun:
-        """The same sequence in graphs of as many rows as this one, with rings if it has them."""
-        return replace(self, batch=abi.batch, ring=bool(abi.windowed))
+        """The same sequence in graphs of as many rows as this one, with rings if it has them, and its caches in the same."""
+        return replace(self, batch=abi.batch, ring=bool(abi.windowed), kv=abi.kv)
 
     def prompt(self, phase: str, capacity: int) -> Situation:
         """The prefill of the prompt, or the extend by the last part of it, in graphs with this many cache slots."""
         if phase == "prefill":
             return Situation(
-                self.config, self.truth, phase, self.bucket, self.bucket, capacity, self.length, ring=self.ring
+                self.config,
+                self.truth,
+                phase,
+                self.bucket,
+                self.bucket,
+                capacity,
+                self.length,
+                ring=self.ring,
+                kv=self.kv,
             )
         first = self.begun
         sizes = (self.bucket, capacity, capacity, self.length - first, first)
-        return Situation(self.config, self.truth, phase, *sizes, self.batch, self.ring)
+        return Situation(self.config, self.truth, phase, *sizes, self.batch, self.ring, self.kv)
 
     @property
     def begun(self) -> int:
@@ -405,7 +455,7 @@ class ReferenceRun:
     def step(self, capacity: int, position: int) -> Situation:
         """The decode step at a position, in graphs with this many cache slots."""
         sizes = (self.batch, capacity, capacity, self.length, position)
-        return Situation(self.config, self.truth, "decode", *sizes, self.batch, self.ring)
+        return Situation(self.config, self.truth, "decode", *sizes, self.batch, self.ring, self.kv)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -426,17 +476,30 @@ def row_floors(truth: AnchorTruth, anchor: str, config: Config) -> np.ndarray:
         return floors
     # In less than float32 as many floors as are allowed make the multiple of that type's noise that is: of the noise of any row,
     # since that of one row is of a few draws.
-    less = np.maximum(np.max(truth.spreads(anchor)[1:, :, LARGEST]), NARROW_ROUNDING[truth.compute] * scale)
+    less = np.maximum(np.max(truth.spreads(anchor)[1:, :, LARGEST]), one_rounding(truth, config, anchor) * scale)
     return np.asarray(np.maximum(floors, NARROW_LARGEST / ANCHOR_FLOORS * less))
 
 
-def spread_over(truth: AnchorTruth, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:
+def one_rounding(truth: AnchorTruth, config: Config, anchor: str) -> float:
+    """Of what is computed in less than float32, what is no error at an anchor where Hugging Face happens to be exact; relative.
+
+    Where keys and values alone are in int8, all other values are as exact as float32 has them.
+    """
+    if truth.compute != "int8":
+        return NARROW_ROUNDING[truth.compute]
+    if split(anchor)[1] in CACHES:
+        return INT8_ROUNDING
+    return ANCHOR_FLOORS / NARROW_MARGINS[0] * ROUNDING * math.sqrt(terms(config, anchor, len(truth.tokens)))
+
+
+def spread_over(truth: AnchorTruth, config: Config, anchor: str, rows: Sequence[int], graph: np.ndarray) -> Spread:
     """The errors of a graph in these rows [rows, 4] together, beside those of Hugging Face in the same rows."""
     values, at = np.asarray(truth.values(anchor)), list(rows)
-    return spread_of(graph, truth.spreads(anchor)[:, at], values[at], counted(anchor, values)[at], truth.compute)
+    rounding = one_rounding(truth, config, anchor)
+    return spread_of(graph, truth.spreads(anchor)[:, at], values[at], counted(anchor, values)[at], rounding)
 
 
-def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.ndarray) -> float:
+def spread_errors(truth: AnchorTruth, config: Config, anchor: str, rows: Sequence[int], off: np.ndarray) -> float:
     """How the errors [rows, ...] of an anchor are spread, in floors of which as many are allowed as of a row's largest one.
 
     0 in float32, and for so few rows that it says nothing.
@@ -444,7 +507,7 @@ def spread_errors(truth: AnchorTruth, anchor: str, rows: Sequence[int], off: np.
     if truth.compute == "f32" or len(rows) < NARROW_ROWS:
         return 0.0
     count = counted(anchor, truth.values(anchor))[list(rows)]
-    return spread_over(truth, anchor, rows, row_spreads(off, count)).floors
+    return spread_over(truth, config, anchor, rows, row_spreads(off, count)).floors
 
 
 def slot_errors(
@@ -456,7 +519,8 @@ def slot_errors(
     off = distance(got[:, which], expected)
     with np.errstate(over="ignore"):
         errors = np.max(off, axis=(0, 2)) / row_floors(truth, anchor, config)[which]
-    return np.asarray(np.maximum(errors, spread_errors(truth, anchor, which.tolist(), off.transpose(1, 0, 2))))
+    excess = spread_errors(truth, config, anchor, which.tolist(), off.transpose(1, 0, 2))
+    return np.asarray(np.maximum(errors, excess))
 
 
 def row_errors(truth: AnchorTruth, config: Config, anchor: str, row: int, got: np.ndarray) -> float:

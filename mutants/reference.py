@@ -167,6 +167,15 @@ def ring_not_wrapped(right: Right[Array], position: Array, slots: int) -> Array:
 
 
 @oracle(
+    "oracle-kv-scale-of-next-head", "kv-scale", "a head has the next one's scale",
+    anchor="k_cache.0", replaces="reference.oracle.model:quantized", kv="int8",
+)  # fmt: skip
+def kv_scale_of_next_head(right: Right[Any], x: Array) -> Any:
+    steps, scale = right(x)
+    return steps, scale[:, ::-1]
+
+
+@oracle(
     "oracle-head-tied", "head", "the embedding is used as the head",
     anchor="lm_head", replaces="reference.oracle.model:Weights.__getitem__",
 )  # fmt: skip

@@ -33,7 +33,7 @@ RIGHT_VALUES = "invariant-broken"
 
 class Run(NamedTuple):
     """What is run to notice a mutant: a model, how its weights are held, the kind of device, the rows of its graphs, their cache
-    slots (0 for as many as are usual), what they compute in, and whether windowed layers have rings."""
+    slots (0 for as many as are usual), what they compute in, whether windowed layers have rings, and what keys and values are in."""
 
     model: str
     weights: str
@@ -42,6 +42,7 @@ class Run(NamedTuple):
     capacity: int = 0
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Mutant:
     weights: how the graphs of that run hold weights: `rows` or `panels` of float32, or a narrower precision; `+fused` behind
       it fuses them.
     batch: rows of the graphs of that run. capacity: cache slots of them; 0 for as many as are usual. compute: what they compute
-      in; of less than f32 weights are in rows of that type. ring: whether their windowed layers have rings.
+      in; of less than f32 weights are in rows of that type. ring: whether their windowed layers have rings. kv: what keys and
+      values are kept in.
     """
 
     id: str
@@ -80,6 +82,7 @@ class Mutant:
     capacity: int = 0
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
     @property
     def held(self) -> tuple[str, str, bool]:
@@ -97,7 +100,7 @@ class Mutant:
     @property
     def run(self) -> Run:
         """Which right run it is held to."""
-        return Run(self.model, self.weights, self.device, self.batch, self.capacity, self.compute, self.ring)
+        return Run(self.model, self.weights, self.device, self.batch, self.capacity, self.compute, self.ring, self.kv)
 
     @property
     def architecture(self) -> str:
@@ -128,12 +131,12 @@ def named(id: str) -> Mutant:
 def mutant(
     id: str, mechanism: str, fault: str, *, anchor: str, replaces: str = "", part: str = "emitter", note: str = "",
     model: str = "tiny-llama", weights: str = "rows", class_: str = "", batch: int = 1, capacity: int = 0,
-    compute: str = "f32", ring: bool = False,
+    compute: str = "f32", ring: bool = False, kv: str = "compute",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the function below as a mutant.
 
     Args:
-      model, weights, batch, capacity, compute, ring: the run that it is planted in.
+      model, weights, batch, capacity, compute, ring, kv: the run that it is planted in.
       class_: the verdict that it must get, where that is not the one of its part.
       replaces: what it stands in for, as `module:name` below hloracle, e.g. `emitters.layers:LayerBuilder.rotary`; it
         gets the right function, then that one's arguments. `*` is the model's architecture. Several targets are separated
@@ -162,6 +165,7 @@ def mutant(
             capacity,
             compute,
             ring,
+            kv,
         )
         return wrong
 

@@ -15,7 +15,12 @@ from hloracle.emitters.model import Emitter
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import QUANTIZED, open_checkpoint
 from hloracle.reference.model.config import Config
-from hloracle.reference.model.contract import check_contract, refuse_beyond_positions, refuse_without_rings
+from hloracle.reference.model.contract import (
+    check_contract,
+    refuse_beside_int8,
+    refuse_beyond_positions,
+    refuse_without_rings,
+)
 from hloracle.reference.model.encodings import Layout
 from hloracle.reference.model.registry import load_config
 from hloracle.reference.model.weights import default_layout, fused
@@ -30,7 +35,8 @@ class Emission:
     portable: write a portable artifact instead of text.
     taps: the anchors whose values are results too: `all`, or names and patterns, comma-separated; None for no taps.
     as_: the architecture that the model is one of, where its config.json says another. batch: the graph's rows.
-    compute: what it computes in; of less than f32 the weights are of that type, in rows. ring: windowed layers have rings.
+    compute: what it computes in; of less than f32 the weights are of that type, in rows. ring: windowed layers have rings. kv: what keys and
+    values are kept in.
     """
 
     model: str
@@ -49,6 +55,7 @@ class Emission:
     batch: int = 1
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
     def lowered(self, config: Config, layout: Layout) -> Graph:
         """The graph of a config whose weights are held as `layout` says. Imports JAX where the source is the reference."""
@@ -56,8 +63,8 @@ class Emission:
         if self.source == "reference":
             from hloracle.reference.oracle.lower import lower
 
-            return lower(*arguments, self.batch, self.compute, self.ring)
-        return Emitter(self.gemm).emit(*arguments, layout, self.batch, self.compute, self.ring)
+            return lower(*arguments, self.batch, self.compute, self.ring, self.kv)
+        return Emitter(self.gemm).emit(*arguments, layout, self.batch, self.compute, self.ring, self.kv)
 
 
 def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
@@ -101,6 +108,7 @@ def emit_file(asked: Emission, output: Path) -> tuple[Path, ...]:
 def _check(asked: Emission) -> None:
     """Raises InputError that names the flag which cannot be used, or does not go with another one."""
     check_contract(asked.phase, asked.head, asked.capacity, asked.bucket, asked.batch)
+    refuse_beside_int8(asked.kv, asked.compute, asked.ring)
     reference = asked.source == "reference"
     if asked.compute != "f32":
         for flag, value in (("--precision", asked.precision), ("--gemm", asked.gemm or "f32")):

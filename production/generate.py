@@ -22,7 +22,7 @@ from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.huggingface.tokenizer import encode, load_tokenizer, refuse_unknown
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.model.contract import BUCKETS, GraphSpec, bucket_for, refuse_without_rings
+from hloracle.reference.model.contract import BUCKETS, GraphSpec, bucket_for, refuse_beside_int8, refuse_without_rings
 from hloracle.reference.model.registry import LARGEST_CONFIG, RESTORE
 
 LARGEST_PROMPTS = 2**28  # bytes of a file of prompts
@@ -35,7 +35,7 @@ class Engine:
 
     device: where IREE runs them. as_: the architecture that they are of, where the model's config.json says another.
     batch: how many texts at once. compute: what values between modules, caches and weights are of. ring: layers with a window that is
-    shorter than the capacity keep no more than it.
+    shorter than the capacity keep no more than it. kv: what keys and values are kept in.
     """
 
     source: str
@@ -47,6 +47,7 @@ class Engine:
     batch: int = 1
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ def _joined(
     """A batch that generates these texts, none of which has begun."""
     for one in wanted:
         one.validate()
+    refuse_beside_int8(engine.kv, engine.compute, engine.ring)
     directory = resolve(model, precision=engine.precision, as_=engine.as_, compute=engine.compute)
     checkpoint = open_checkpoint(directory)
     tokenizer = load_tokenizer(directory)
@@ -174,7 +176,7 @@ def _joined(
     bucket = bucket_for(min(longest, BUCKETS[-1]))
     if engine.ring:
         refuse_without_rings(checkpoint.config, capacity)
-    decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute, engine.ring)
+    decode = GraphSpec("decode", head, capacity, 0, batch, engine.compute, engine.ring, engine.kv)
     prompt = decode._replace(phase="prefill" if whole else "extend", bucket=bucket)
     session = _session(checkpoint, [decode, prompt], engine, tell)
     ends = end_of_text(directory)
@@ -203,7 +205,7 @@ def _session(
         graphs = [lower(checkpoint.config, *spec) for spec in specs]
     else:
         batch, here = specs[0].batch, engine.backend == device.backend
-        measured = here and batch == 1 and engine.compute == "f32"
+        measured = here and batch == 1 and engine.compute == "f32" and engine.kv == "compute"
         found = tuned(checkpoint, precision, engine.threads, device) if measured else Tuned()
         if found.ignored:
             tell(found.ignored)

@@ -198,7 +198,8 @@ def _graphs(mutant: Mutant, name: str) -> list[Graph]:
     device, batch = Device(mutant.device), mutant.batch
     choice = untuned(layout, fused, device, batch, precision, mutant.compute)
     emitter, capacity = Emitter(choice), _capacity(mutant.run)
-    model = open_checkpoint(resolve(mutant.model, precision=precision, compute=mutant.compute))
+    opened = open_checkpoint(resolve(mutant.model, precision=precision, compute=mutant.compute))
+    model = dataclasses.replace(opened, kv=mutant.kv)
     buckets = [b for b in (*BUCKETS, QUICK_BUCKET) if b <= capacity]
     found: dict[str, Graph] = {}
     for phase, bucket in (("decode", 0), *((_prompt(mutant.run), b) for b in buckets)):
@@ -223,14 +224,14 @@ def _right(report: Report, key: Run) -> Right:
 def _run(
     report: Report, of: Run, capacity: int, mutant: str, backends: tuple[str, ...] | None = None
 ) -> Record:  # fmt: skip
-    model, weights, kind, batch, _, compute, ring = of
+    model, weights, kind, batch, _, compute, ring, kv = of
     precision, layout, fused = held_as(weights)
     device = Device(kind)
     choice = untuned(layout, fused, device, batch, precision, compute)
     with alone(), plain_compilers():
         settings = Settings(
             model, TOKENS, capacity, precision, choice, early_exit=True, quick=_quick(of), repairs=False,
-            batch=batch, compute=compute, ring=ring,
+            batch=batch, compute=compute, ring=ring, kv=kv,
         )  # fmt: skip
         context = Context(
             Progress(report),
@@ -248,6 +249,7 @@ def _command(of: Run) -> str:
     on += f" --capacity {of.capacity}" if of.capacity else ""
     on += f" --compute {of.compute}" if of.compute != "f32" else ""
     on += " --ring" if of.ring else ""
+    on += f" --kv {of.kv}" if of.kv != "compute" else ""
     return f"hloracle run {of.model}{on} --precision {precision} --layout {layout}{' --fused' if fused else ''}"
 
 
@@ -271,7 +273,9 @@ def _consumers(of: Run) -> dict[str, set[str]]:
     config = open_checkpoint(resolve(of.model)).config
     found: dict[str, set[str]] = {}
     for phase, bucket in ((_prompt(of), BUCKETS[0]), ("decode", 0)):
-        anatomy = anatomy_of(emit(config, phase, "token", _capacity(of), bucket, None, of.batch, ring=of.ring), config)
+        anatomy = anatomy_of(
+            emit(config, phase, "token", _capacity(of), bucket, None, of.batch, ring=of.ring, kv=of.kv), config
+        )
         for anchor in anatomy.anchors:
             for argument in anatomy.subgraph(anchor).graph.abi.arguments:
                 found.setdefault(argument.name.removesuffix("+"), set()).add(anchor)

@@ -4,7 +4,7 @@ A graph's operations are some that are fixed and, of each kind of layer, as many
 measured on graphs with two and three layers of a kind, and confirmed on one with four.
 
 A graph in bf16 has those of the same graph in float32, and more conversions. How many more is one of a few rows, which the
-row of float32 names. It is measured in bf16 and confirmed in f16.
+row of float32 names. It is measured in bf16 and confirmed in f16. So it is with what keeps keys and values in int8.
 """
 
 from __future__ import annotations
@@ -68,13 +68,15 @@ STEPS = (
 
 
 def graphs() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
-    """(source, whether its graphs find their own place, which graph, config) of every row, in float32 before bf16.
+    """(source, whether its graphs find their own place, which graph, config) of every row, in float32 before bf16 and int8.
 
-    In bf16 those of the emitter alone, and without rings: to make as many of the others again takes too long.
+    In these those of the emitter alone, and without rings: to make as many of the others again takes too long.
     """
     for source, on_device, spec, config in _in_float32():
-        for compute in ("f32", NARROW[0]) if source == "emitter" and not spec.ring else ("f32",):
-            yield source, on_device, spec._replace(compute=compute), config
+        yield source, on_device, spec, config
+        if source == "emitter" and not spec.ring:
+            yield source, on_device, spec._replace(compute=NARROW[0]), config
+            yield source, on_device, spec._replace(kv="int8"), config
 
 
 def _in_float32() -> Iterator[tuple[str, bool, GraphSpec, Config]]:
@@ -116,17 +118,18 @@ def windows_of(config: Config, keys: int) -> Config:
 def census() -> dict[str, dict[str, Any]]:
     """Every row of census.json, for the versions that are installed."""
     rows: dict[str, dict[str, Any]] = {}
-    narrow: dict[str, dict[str, Any]] = {}
+    others: dict[str, dict[str, dict[str, Any]]] = {"narrow": {}, "int8": {}}
     for source, on_device, spec, config in graphs():
         abi = graph_abi(config, *spec[:4], None, *spec[4:])
         key = census_key(source, abi, config, on_device)
-        if spec.compute == "f32" and key not in rows:
+        kind = "int8" if spec.kv == "int8" else "narrow" if spec.compute != "f32" else ""
+        if not kind and key not in rows:
             rows[key] = measured(source, on_device, spec, config)
-        elif spec.compute != "f32" and "narrow" not in rows[key]:
+        elif kind and kind not in rows[key]:
             more = difference(measured(source, on_device, spec, config), rows[key])
-            rows[key]["narrow"] = name = f"narrow/{digest(json.dumps(more, sort_keys=True))[:8]}"
-            narrow[name] = more
-    return rows | narrow
+            rows[key][kind] = name = f"{kind}/{digest(json.dumps(more, sort_keys=True))[:8]}"
+            others[kind][name] = more
+    return rows | others["narrow"] | others["int8"]
 
 
 def measured(source: str, on_device: bool, spec: GraphSpec, config: Config) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Sequences that join, leave and are cancelled at steps drawn at random, over the rows of a batch: each has to give, token for
 token, what it gives alone.
 
-    python -m hloracle.studies.schedules [--count 200] [--first 0] [--ring] [FAMILY...]
+    python -m hloracle.studies.schedules [--count 200] [--first 0] [--ring] [--kv int8] [FAMILY...]
 
-What a sequence gives alone comes from graphs of one row without rings, into which its prompt goes as a whole. Exit status 0 if all
+What a sequence gives alone comes from graphs of one row without rings, into which its prompt goes as a whole; with keys and values
+kept in the same. Exit status 0 if all
 sequences are equal, but for near-ties; 1 otherwise.
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Backend, Session, greedy
 from hloracle.conformance.suite import selected, with_rings
+from hloracle.core.abi import KV
 from hloracle.core.child import Report
 from hloracle.core.console import terminal
 from hloracle.core.environment import threads_available
@@ -28,6 +30,7 @@ from hloracle.production.sampling import Sampling, make_generator
 from hloracle.production.serving import CANCELLED, Batch, Generation
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
+from hloracle.reference.model.contract import refuse_beside_int8
 
 # Windows, RoPE that turns at a length, a mixture of experts, sinks, latents, and none of them.
 FAMILIES = ("llama", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss", "deepseek_v3")
@@ -37,12 +40,16 @@ CAPACITIES, CHUNKS, WHOLE = (40, 64, 97, 300), (24, 32, 64), 256
 STEPS, JOINS, CANCELS = 50, 0.35, 0.06
 # Of the largest logit: two graphs' float32 roundings of these models are up to 3e-6 of it apart, each way.
 TIE = 1e-5
+# And where keys and values are in int8, and a number between two steps may be taken for either, some hundred times that.
+TIE_IN_INT8 = 1e-3
 ITEM_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Graphs, and the seeds of the schedules that run on them. ring: windowed layers of the batch's graphs are in rings."""
+    """Graphs, and the seeds of the schedules that run on them. ring: windowed layers of the batch's graphs are in rings. kv: what all
+    keep keys and values in.
+    """
 
     family: str
     batch: int
@@ -50,6 +57,12 @@ class Setup:
     chunk: int
     seeds: tuple[int, ...]
     ring: bool = False
+    kv: str = "compute"
+
+    @property
+    def tie(self) -> float:
+        """How far apart two right logits may be, of the largest."""
+        return TIE_IN_INT8 if self.kv == "int8" else TIE
 
 
 @dataclass
@@ -98,19 +111,19 @@ def run_setup(report: Report, setup: Setup) -> Found:
     checkpoint, backend = open_checkpoint(resolve(f"tiny-{setup.family}")), make_backend("iree-cpu", 1)
     config, S = checkpoint.config, setup.capacity
     graphs = [
-        emit(config, "decode", "logits", S, 0, None, setup.batch, ring=setup.ring),
-        emit(config, "extend", "logits", S, min(setup.chunk, S), None, setup.batch, ring=setup.ring),
+        emit(config, "decode", "logits", S, 0, None, setup.batch, ring=setup.ring, kv=setup.kv),
+        emit(config, "extend", "logits", S, min(setup.chunk, S), None, setup.batch, ring=setup.ring, kv=setup.kv),
     ]
-    session, alone = Session(backend, graphs, checkpoint.load), Alone(_alone(checkpoint, backend, S))
+    session, alone = Session(backend, graphs, checkpoint.load), Alone(_alone(checkpoint, backend, S, setup.kv))
     found = Found()
     for seed in setup.seeds:
         found.add(_schedule(session, alone, setup, seed))
     return found
 
 
-def _alone(checkpoint: Checkpoint, backend: Backend, capacity: int) -> Session:
-    config, bucket = checkpoint.config, min(WHOLE, capacity)
-    graphs = [emit(config, "decode", "logits", capacity), emit(config, "prefill", "logits", capacity, bucket)]
+def _alone(checkpoint: Checkpoint, backend: Backend, capacity: int, kv: str) -> Session:
+    phases = (("decode", 0), ("prefill", min(WHOLE, capacity)))
+    graphs = [emit(checkpoint.config, phase, "logits", capacity, bucket, kv=kv) for phase, bucket in phases]
     return Session(backend, graphs, checkpoint.load)
 
 
@@ -139,29 +152,30 @@ def _schedule(session: Session, alone: Alone, setup: Setup, seed: int) -> Found:
         at = next((i for i, (a, b) in enumerate(zip(generation.generated, right, strict=True)) if a != b), None)
         if at is None:
             continue
-        if not generation.sampling.temperature and _is_tie(heads[at], generation.generated[at]):
+        if not generation.sampling.temperature and _is_tie(heads[at], generation.generated[at], setup.tie):
             found.ties += 1
         else:
             where = f"{setup.family}, {setup.batch} rows of {S} slots, chunks of {setup.chunk}, seed {seed}"
             where += ", with rings" if setup.ring else ""
+            where += f", keys in {setup.kv}" if setup.kv != "compute" else ""
             found.wrong.append(f"{where}: token {at} after a prompt of {len(prompt)}")
     return found
 
 
-def _is_tie(logits: np.ndarray, token: int) -> bool:
+def _is_tie(logits: np.ndarray, token: int, tie: float) -> bool:
     """Whether rounding may make this token the largest."""
     lead = float(logits[greedy(logits)] - logits[token])
-    return lead <= 2 * TIE * float(np.max(np.abs(logits)))
+    return lead <= 2 * tie * float(np.max(np.abs(logits)))
 
 
-def setups(families: Sequence[str], count: int, first: int, ring: bool = False) -> list[Setup]:
+def setups(families: Sequence[str], count: int, first: int, ring: bool = False, kv: str = "compute") -> list[Setup]:
     """So many schedules, dealt to every family and batch; capacities and chunks in turns."""
     kinds = [(family, batch) for batch in BATCHES for family in families]
     seeds: dict[tuple[str, int], list[int]] = {kind: [] for kind in kinds}
     for i in range(count):
         seeds[kinds[i % len(kinds)]].append(first + i)
     return [
-        Setup(family, batch, CAPACITIES[(i + batch) % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine), ring)
+        Setup(family, batch, CAPACITIES[(i + batch) % len(CAPACITIES)], CHUNKS[i % len(CHUNKS)], tuple(mine), ring, kv)
         for i, ((family, batch), mine) in enumerate(seeds.items()) if mine
     ]  # fmt: skip
 
@@ -172,9 +186,11 @@ def setups(families: Sequence[str], count: int, first: int, ring: bool = False) 
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(1), default=threads_available, help="Setups at a time; one for each core.")
 @click.option("--ring", is_flag=True, help="Keep windowed layers of a batch in rings: of families that have any.")
-def command(families: Sequence[str], count: int, first: int, jobs: int, ring: bool) -> int:
+@click.option("--kv", type=click.Choice(KV), default="compute", help="What keys and values are kept in.")
+def command(families: Sequence[str], count: int, first: int, jobs: int, ring: bool, kv: str) -> int:
     """Run random schedules over the rows of batches, and hold each sequence to what it gives alone."""
     chosen = selected(families) if families else list(FAMILIES)
+    refuse_beside_int8(kv, "f32", ring)
     if ring and not families:
         chosen = with_rings(chosen)
     total: dict[str, Found] = {family: Found() for family in chosen}
@@ -186,7 +202,7 @@ def command(families: Sequence[str], count: int, first: int, jobs: int, ring: bo
             click.echo(line)
 
     with terminal.status("running schedules"):
-        run_each(run_setup, setups(chosen, count, first, ring), jobs, ITEM_SECONDS, lambda line: None, finish)
+        run_each(run_setup, setups(chosen, count, first, ring, kv), jobs, ITEM_SECONDS, lambda line: None, finish)
     for family, found in total.items():
         click.echo(
             f"{family}: {found.schedules} schedules, {found.sequences} sequences, {found.cancelled} of them cancelled, "

@@ -162,6 +162,7 @@ def disagree(
 FIXED = {
     "schema",
     "compute",
+    "kv",
     "class",
     "level",
     "phase",

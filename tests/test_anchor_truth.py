@@ -503,7 +503,7 @@ def test_tokens_that_cannot_be_run(tokens: list[int], what: str, plain: Checkpoi
 
 def test_an_anchor_that_nothing_filled(plain: Checkpoint, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        module, "recorded_attention", lambda model, config, start, record, wanted: contextlib.nullcontext()
+        module, "recorded_attention", lambda model, config, start, record, wanted, in_int8: contextlib.nullcontext()
     )
     with pytest.raises(InputError, match=r"LlamaForCausalLM: does not compute layers\.0\.self_attn\.q_rope;"):
         anchor_truth(plain, [1, 2])

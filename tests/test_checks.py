@@ -581,6 +581,22 @@ def test_the_census_of_what_computes_in_less(family: str, compute: str) -> None:
     assert census_pin("emitter", graphs[0][0], config) != census_pin("emitter", wide, config)
 
 
+@pytest.mark.parametrize("family", PER_FAMILY)
+def test_the_census_of_keys_and_values_in_int8(family: str) -> None:
+    """A row that float32's names beside it; what is rounded twice is another graph."""
+    config = from_hf(TINY[family])
+    specs = [("decode", 0, 1), ("prefill", BUCKET, 1), ("extend", BUCKET, 1), ("decode", 0, 3), ("extend", BUCKET, 3)]
+    graphs = [facts(emit(config, p, "logits", SLOTS, n, None, batch, kv="int8")) for p, n, batch in specs]
+    found = by_id(graph_checks("emitter", graphs, config))
+    assert {id: (c.status, c.detail) for id, c in found.items() if c.status != "passed"} == {}
+    wrong = facts(once_more(graphs[0][0], "layers.0.self_attn.k_cache", "abs"))
+    census_check = by_id(graph_checks("emitter", [wrong, *graphs[1:]], config))["emitter.census"]
+    assert census_check.status == "failed"
+    wide = emit(config, "decode", "logits", SLOTS)
+    assert census_pin("emitter", graphs[0][0], config) != census_pin("emitter", wide, config)
+    assert census_pin("oracle", graphs[0][0], config) is None, "which is not pinned"
+
+
 def test_what_computes_in_less_has_no_pin_where_it_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said to be skipped, and does not pass by the row of float32; nor where weights are fused."""
     graphs = narrow_graphs("llama", "bf16")

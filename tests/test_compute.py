@@ -69,7 +69,7 @@ def spread(factor: float, rms: float = 1.0) -> Spread:
     passes = np.stack([np.full((8, 4), x) for x in (1e-3, 8.0, 10.0)])
     own = np.full((8, 4), 10.0) * factor
     own[:, RMS] *= rms
-    return spread_of(own, passes, values, count, "bf16")
+    return spread_of(own, passes, values, count, NARROW_ROUNDING["bf16"])
 
 
 def test_a_graph_is_held_to_the_worst_pass() -> None:
@@ -85,8 +85,8 @@ def test_where_hugging_face_is_exact_one_rounding_is_none_too_much() -> None:
     values, count = np.ones((8, 4)), np.full(8, 4)
     passes = np.zeros((3, 8, 4))
     once = np.tile(NARROW_ROUNDING["bf16"] * np.array([0.41, 0.5, 1, 1]), (8, 1))
-    assert spread_of(once, passes, values, count, "bf16").share <= 1
-    assert spread_of(10 * once, passes, values, count, "bf16").share > 1
+    assert spread_of(once, passes, values, count, NARROW_ROUNDING["bf16"]).share <= 1
+    assert spread_of(10 * once, passes, values, count, NARROW_ROUNDING["bf16"]).share > 1
 
 
 # ---- the truth

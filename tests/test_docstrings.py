@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 OWN = "src/hloracle"  # what is exported, and the pytest plugin; the folders are links in it
 PACKAGES = (OWN, *sorted(path.name for path in (ROOT / OWN).iterdir() if path.is_symlink()))
 # What a mutant does its decorator says: `mutant`, or one that registers mutants of one kind.
-SAY_SO = {"mutant", "oracle", "driver", "miscompiles", "rows", "ring", "wired", "blocks", "bf16", "f16"}
+SAY_SO = {"mutant", "oracle", "driver", "miscompiles", "rows", "ring", "kv", "wired", "blocks", "bf16", "f16"}
 
 Definition = ast.FunctionDef | ast.ClassDef
 

@@ -225,6 +225,20 @@ def test_text_that_is_computed_in_less(
     assert [str(session.cache_type) for session in sessions] == [{"bf16": "bfloat16", "f16": "float16"}[compute]]
 
 
+@pytest.mark.parametrize(("source", "batch"), [("emitter", 1), ("emitter", 2), ("reference", 1)])
+def test_text_with_keys_and_values_in_int8(
+    source: str, batch: int, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, sessions = "a w5 b w7", []
+    monkeypatch.setattr(module, "Session", lambda *given: sessions.append(Session(*given)) or sessions[-1])
+    engine = Engine(source, "xla-cpu", 1, batch=batch, kv="int8")
+    found = [one["text"] for one in generate_many(str(words), [Wanted(prompt, COUNT)] * batch, engine)]
+    assert len(found) == batch
+    assert len({*found}) == 1, "each row gives what it gives alone"
+    assert found[0]
+    assert [session.kv for session in sessions] == ["int8"]
+
+
 def test_what_is_computed_in_less_has_all_weights_in_that(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Named with it or not; any other precision is refused, by the command too."""
     asked = ["generate", str(words), "-p", "a w5", "-n", "2", "--backend", "xla-cpu", "--compute", "bf16"]

@@ -59,9 +59,10 @@ FIRST = {(m.part, m.mechanism): m.id for m in reversed(MUTANTS.values())}.values
 
 def of(*parts: str, rings: bool = True) -> Any:
     """A test for every mutant of these parts. Those of several rows are `test_rows.py`'s, those of more slots `test_long.py`'s, and those that compute in
-    less than float32 `test_compute.py`'s. The values of those with rings are `test_rows.py`'s, too.
+    less than float32 `test_compute.py`'s. The values of those with rings are `test_rows.py`'s, too, as are all with keys in int8.
     """
     some = [m for m in MUTANTS.values() if m.part in parts and m.batch == 1 and not m.capacity and m.compute == "f32"]
+    some = [m for m in some if m.kv == "compute"]
     some = [m for m in some if rings or not m.ring]
     return pytest.mark.parametrize("mutant", [(pytest.param if m.id in FIRST else nightly)(m, id=m.id) for m in some])
 

@@ -16,7 +16,7 @@ from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session
 from hloracle.cli.main import cli
 from hloracle.conformance.suite import selected, with_rings
-from hloracle.core import rings
+from hloracle.core import kept, rings
 from hloracle.core.abi import Abi, Graph
 from hloracle.core.cache import cache_root
 from hloracle.core.errors import InputError
@@ -99,7 +99,7 @@ def test_caches_by_position_and_back() -> None:
         np.random.default_rng(i).normal(0, 1, shape).astype(np.float32) for i, shape in enumerate(abi.cache_shapes)
     ]
     for filled in (0, 3, W, S):
-        there = rings.by_position(abi, rings.as_kept(abi, caches, filled), filled)
+        there = kept.by_position(abi, kept.as_kept(abi, caches, filled), filled)
         holds = rings.held(abi, len(caches[0]), filled)
         for one, other in zip(there, caches, strict=True):
             held = np.broadcast_to(holds[:, None, :, None], one.shape)

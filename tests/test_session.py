@@ -300,7 +300,7 @@ def test_without_a_prefill_graph(backend: str, make: Make) -> None:
 
 def test_graphs_of_different_models_do_not_mix(checkpoint: Checkpoint) -> None:
     one, other = emit(checkpoint.config, "decode", "token", S), emit(checkpoint.config, "decode", "logits", S)
-    with pytest.raises(ValueError, match="share their head, capacity, batch and rings"):
+    with pytest.raises(ValueError, match="share their head, capacity, batch, rings"):
         Session(make_backend("xla-cpu", 1), [one, other], checkpoint.load)
 
 

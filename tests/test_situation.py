@@ -502,3 +502,33 @@ def test_corrected_of_what_is_no_number(wrong: float, truth: AnchorTruth) -> Non
     expected, tolerance = situation.corrected("layers.0", got)
     assert np.isfinite(expected[:LENGTH]).all()
     assert 0 < tolerance < np.inf
+
+
+# ---- keys and values in int8
+
+
+@pytest.mark.parametrize("role", ["k_cache", "k_scale"])
+def test_integers_and_scales_that_have_to_stay(role: str, truth: AnchorTruth) -> None:
+    """A step fills one slot; what is not filled is as it was, integers and scales both."""
+    situation = Situation(**{**vars(of("decode", truth)), "kv": "int8"})
+    right = situation.cache(role, 0)
+    assert right.dtype == (np.int8 if role == "k_cache" else np.float32)
+    before = situation.cache_errors(role, 0, right.copy())
+    assert np.isfinite(before).all()
+    wrong = right.copy()
+    wrong[1, 0, -1] += 1
+    errors = situation.cache_errors(role, 0, wrong)
+    assert np.isinf(errors[1])
+    assert errors[0] == before[0]
+    wrong = right.copy()
+    wrong[0, 0, 0] = wrong[0, 0, 0] // 2 if role == "k_cache" else wrong[0, 0, 0] * 2
+    assert situation.cache_errors(role, 0, wrong)[0] > 10 * before[0]
+
+
+def test_whole_caches_in_int8_are_what_is_given_and_what_is_expected(truth: AnchorTruth) -> None:
+    situation = Situation(**{**vars(of("decode", truth)), "kv": "int8"})
+    for name, role in (("k_cache", "k_cache"), ("k_scale", "k_scale")):
+        assert np.array_equal(situation.value(name, lambda _: np.zeros(0)), situation.cache(role, -1))
+        assert np.array_equal(situation.value(f"{name}.0+", lambda _: np.zeros(0)), situation.cache(role, 0))
+    assert situation.written("k_cache.0") == ["k_cache", "k_scale"]
+    assert situation.written("layers.0") == []

@@ -423,7 +423,7 @@ def test_the_command(
     assert cli.invoke(["suite", "--out", str(tmp_path), "--threads", "2", "--rounds", "3"]) == status
     assert asked[0] == list(FAMILIES)
     assert asked[1] == Settings("smollm2-135m-instruct", out=tmp_path, rounds=3)
-    assert (asked[-2].threads, asked[-1]) == (2, (1, "f32", False))
+    assert (asked[-2].threads, asked[-1]) == (2, (1, "f32", False, "compute"))
     assert not stale.exists()
     assert load(tmp_path / "report.json")["families"] == make()["families"]
     printed = capsys.readouterr().out

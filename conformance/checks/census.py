@@ -36,6 +36,8 @@ ON_DEVICE_KINDS = {"gather", "scatter", "slice"}
 BATCH_KINDS = {"gather", "scatter", "slice", "optimization_barrier"}
 # And to find a position's slot in a ring.
 RING_KINDS = {"remainder", "minimum"}
+# And to keep keys and values in int8: the largest of a head, whole steps between two limits, and numbers again.
+INT8_KINDS = {"abs", "round_nearest_even", "minimum", "convert"}
 
 
 def pinned(kind: str, source: str) -> Question:
@@ -58,7 +60,8 @@ SIZES = frozenset(
 def census_key(source: str, abi: Abi, config: Config, on_device: bool = False) -> str:
     """The row of census.json that pins this graph: what the operations depend on besides the number of layers.
 
-    What computes in bf16 or f16 has the row of float32, and the one that this row names as `narrow`.
+    What computes in bf16 or f16 has the row of float32, and the one that this row names as `narrow`; what keeps keys and values in int8,
+    the one that it names as `int8`.
     """
     usual = {f.name: f.default for f in dataclasses.fields(Config)}
     options = []
@@ -104,7 +107,7 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     JAX leaves out broadcasts along axes of one element, so the oracle's census is pinned for models with
     more than one kv head, or a latent. With one layer of a kind, constants coincide that otherwise do not.
     """
-    rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi.compute)
+    rows = _rows(census_key(source, graph.abi, config, graph.on_device), graph.abi)
     held = held_ops(graph, config)
     kinds = Counter(layer_kind(layer, graph.abi) for layer in config.layers)
     narrow = source == "oracle" and config.num_key_value_heads == 1 and not config.latent
@@ -123,12 +126,13 @@ def census_pin(source: str, graph: Graph, config: Config) -> dict[str, int] | No
     return {op: n for op, n in pin.items() if n}
 
 
-def _rows(key: str, compute: str) -> list[dict[str, Any]]:
+def _rows(key: str, abi: Abi) -> list[dict[str, Any]]:
     """The rows of census.json that a graph's operations are together; none where it has no pin."""
     row = _pins().get(key)
-    if row is None or compute == "f32":
+    if row is None or (abi.compute, abi.kv) == ("f32", "compute"):
         return [row] if row else []
-    return [row, _pins()[row["narrow"]]] if "narrow" in row else []
+    more = "int8" if abi.kv == "int8" else "narrow"
+    return [row, _pins()[row[more]]] if more in row else []
 
 
 def op_kinds_for(config: Config) -> set[str]:
@@ -154,6 +158,7 @@ def mechanism_kinds(graph: Graph, config: Config) -> set[str]:
     kinds |= ON_DEVICE_KINDS if graph.on_device else set()
     kinds |= {"convert"} if graph.abi.compute != "f32" else set()
     kinds |= RING_KINDS if graph.abi.windowed else set()
+    kinds |= INT8_KINDS if graph.abi.kv == "int8" else set()
     return kinds | (BATCH_KINDS if graph.abi.batch > 1 else set())
 
 

@@ -15,8 +15,15 @@ from hloracle.conformance.checks.check import Check, Question, of_configuration
 from hloracle.conformance.runs.configurations import Outcome, PromptOutcome
 from hloracle.conformance.runs.returned import Stream
 from hloracle.core.spread import NAMES, Spread, allowed, in_words, spread_of
-from hloracle.core.tolerances import ANCHOR_FLOORS, LOGIT_FLOORS, NARROW_ROWS, TRUTH_RELATIVE, TRUTH_RELATIVE_POSITION
-from hloracle.reference.huggingface.truth import Truth
+from hloracle.core.tolerances import (
+    ANCHOR_FLOORS,
+    LOGIT_FLOORS,
+    NARROW_ROUNDING,
+    NARROW_ROWS,
+    TRUTH_RELATIVE,
+    TRUTH_RELATIVE_POSITION,
+)
+from hloracle.reference.huggingface.truth import IN_WORDS, Truth
 
 # Step 0 is prefill's row (or the streamed prompt's last); the others are decode's.
 LOGIT_PHASES = {"prefill": slice(0, 1), "decode": slice(1, None)}
@@ -56,8 +63,10 @@ def _odd_noise(truth: Truth) -> str:
     if not len(truth.narrow):
         return ""
     if not np.all(np.isfinite(truth.narrow)):
-        return f"Hugging Face in {truth.compute} gives values that are not finite, so it cannot be computed in that"
-    return "" if float(np.max(truth.narrow)) > truth.single else f"{truth.compute} is not noisier than float32"
+        return f"Hugging Face in {IN_WORDS[truth.compute]} gives values that are not finite, so it cannot be computed in that"
+    return (
+        "" if float(np.max(truth.narrow)) > truth.single else f"{IN_WORDS[truth.compute]} is not noisier than float32"
+    )
 
 
 def limit(truth: Truth) -> float:
@@ -171,7 +180,7 @@ def logits_spread(outcome: Outcome, truths: dict[str, Truth], part: slice) -> Sp
     exact = np.concatenate([np.asarray(truth.exact[part]) for _, truth in found])
     passes = np.concatenate([truth.spreads[:, part] for _, truth in found], axis=1)
     count = np.full(len(exact), exact.shape[1])
-    return spread_of(np.concatenate(steps), passes, exact, count, found[0][1].compute)
+    return spread_of(np.concatenate(steps), passes, exact, count, NARROW_ROUNDING[found[0][1].compute])
 
 
 def _caches(

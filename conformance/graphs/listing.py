@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloracle.core.abi import DTYPE_BYTES, Graph, cache_of
+from hloracle.core.abi import DTYPE_BYTES, SCALES, Graph, cache_of, scale_of
 from hloracle.core.cache import digest
 from hloracle.core.record import ListedOp, Node
 from hloracle.localize.text import TYPE, anchor_at, function_named, without_locations
@@ -175,7 +175,8 @@ class _Reader:
     def _handed_on(self) -> dict[Any, tuple[int, str]]:
         """Value -> the layer that is to take it, and as what: the embedding, or a layer's last value, and the caches."""
         last = {
-            (self._next(a.role, -1), cache_of(a.role)): value for value, a in self._arguments.items() if a.role in self._caches
+            (self._next(a.role, -1), a.role if a.role in SCALES else cache_of(a.role)): value
+            for value, a in self._arguments.items() if a.role in self._caches
         }  # fmt: skip
         for i in self._computing:
             layer, part = split(self._anchors[i])
@@ -188,6 +189,8 @@ class _Reader:
                     role = self._abi.role(part, layer)
                     if _shape(result)[0] == self._caches.get(role):
                         last[self._next(role, layer), part] = result
+                    elif _shape(result)[0][:-1] == self._caches.get(scale_of(part)):  # with an axis of one behind
+                        last[layer + 1, scale_of(part)] = result
         return {value: taker for taker, value in last.items()}
 
     def _next(self, role: str, layer: int) -> int:

@@ -41,7 +41,7 @@ class Request:
     capacity: slots S of the caches [L, K, S, D]. precision: what its weights are held in, such as `f32`.
     device: what it is written for. batch: rows B; of several, the caches are [L, B, K, S, D]. ring: layers with a window that is
       shorter than the capacity are in k_ring and v_ring [L, K, W, D], where position p is in slot p mod W, and the others alone in
-      the caches.
+      the caches. Where `model.kv` is `int8`, the caches are, and k_scale and v_scale [L, K, S] are beside them.
     """
 
     model: Checkpoint
@@ -57,7 +57,8 @@ class Request:
     @property
     def spec(self) -> GraphSpec:
         """Which graph of its model it is."""
-        return GraphSpec(self.phase, self.head, self.capacity, self.bucket, self.batch, self.model.compute, self.ring)
+        sizes = (self.capacity, self.bucket, self.batch)
+        return GraphSpec(self.phase, self.head, *sizes, self.model.compute, self.ring, self.model.kv)
 
     @property
     def config(self) -> Config:
@@ -161,6 +162,11 @@ class Files:
         """What its graphs compute in, which is what the model has to be computed in; those that are adapted in float32."""
         return self.graphs[0].abi.compute if self.graphs else "f32"
 
+    @property
+    def kv(self) -> str:
+        """What its graphs keep keys and values in; those that are adapted in float32."""
+        return self.graphs[0].abi.kv if self.graphs else "compute"
+
     def __call__(self, request: Request) -> Graph | None:
         return next((g for g in self.graphs if specification(g) == request.spec), None)
 
@@ -247,7 +253,7 @@ def _given(value: Any, name: str = "") -> Source:
 def specification(graph: Graph) -> GraphSpec:
     """Which graph of its model it is."""
     abi = graph.abi
-    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute, bool(abi.windowed))
+    return GraphSpec(abi.phase, abi.head, abi.capacity, abi.bucket, abi.batch, abi.compute, bool(abi.windowed), abi.kv)
 
 
 def graphs_of(
@@ -322,6 +328,7 @@ def _one_session(graphs: Sequence[Graph], places: Sequence[str]) -> None:
             ("batch", abi.batch, first.batch),
             ("compute", abi.compute, first.compute),
             ("ring", abi.ring, first.ring),
+            ("kv", abi.kv, first.kv),
         ):
             if mine != other:
                 raise InputError(

@@ -72,6 +72,7 @@ def record_of(run: Run, verdict: Verdict, memory: MemoryWatch, damaged: list[str
             "device": str(device),
             "precision": settings.precision if settings.compute == "f32" else settings.compute,
             "compute": cast(Literal["f32", "bf16", "f16"], settings.compute),
+            "kv": cast(Literal["compute", "int8"], checkpoint.kv),
             "ring": next((abi.ring for abi in evidence.abis), 0),
             "layout": evidence.choice.layout,
             "fused": evidence.choice.fused,

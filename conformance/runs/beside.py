@@ -31,7 +31,7 @@ class Beside(Session):
     Each sequence is in another row than the one before it.
 
     Attributes:
-      judged: the row of the sequence. before: what that row held before the last prompt: k_cache and v_cache [L, K, S, D].
+      judged: the row of the sequence. before: what that row held before the last prompt, bit for bit: see `Session.bits`.
     """
 
     def __init__(self, backend: Backend, graphs: Sequence[Graph], weight: Callable[[str], np.ndarray]) -> None:
@@ -64,7 +64,7 @@ class Beside(Session):
         self.check_tokens(tokens)
         self._check_fits(tokens)
         self.reset()
-        self.before = self.caches(whole=True)
+        self.before = self.bits()
         bucket, n = self._bucket(1, bucket, self._extend), len(tokens)
         self._prompts += 1
         cuts = {*range(0, n, bucket), n}
@@ -94,6 +94,10 @@ class Beside(Session):
     def caches(self, whole: bool = False, row: int | None = None) -> tuple[np.ndarray, ...]:
         """Copies of the judged row's."""
         return super().caches(whole, self.judged if row is None else row)
+
+    def bits(self, row: int | None = None) -> tuple[np.ndarray, ...]:
+        """What makes the judged row's what they are."""
+        return super().bits(self.judged if row is None else row)
 
     def holds(self, row: int | None = None) -> np.ndarray:
         """Which positions the judged row's have."""
@@ -171,16 +175,16 @@ def apart(session: Session, fed: Fed, bucket: int) -> str:
             array[:, 1:] = np.nan
         session.reset(held)
         session.positions = [0] * session.batch  # so that what a row holds is looked at alike before and after
-        before = {row: session.caches(whole=True, row=row) for row in range(1, session.batch)}
+        before = {row: session.bits(row) for row in range(1, session.batch)}
         heads = [np.asarray(_prompt(session, tokens, bucket, 0))]
         for token in following:
             session.positions[1:] = [session.capacity // 2] * (session.batch - 1)
             others = {row: (token + row) % session.vocab_size for row in range(1, session.batch)} if noisy else {}
             heads.append(np.asarray(session.step({0: token, **others})[0]))
-        rounds.append([*heads, *session.caches(whole=True, row=0)])
+        rounds.append([*heads, *session.bits(0)])
         session.positions[1:] = [0] * (session.batch - 1)
         for row in range(1, session.batch) if not noisy else ():
-            for part, mine, old in zip(CACHES, session.caches(whole=True, row=row), before[row], strict=True):
+            for part, mine, old in zip(CACHES, session.bits(row), before[row], strict=True):
                 if mine.tobytes() != old.tobytes():
                     return f"row {row} is idle, and its {part} changes"
     for i, (one, other) in enumerate(zip(*rounds, strict=True)):

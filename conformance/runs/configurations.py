@@ -201,21 +201,21 @@ def _prompt(
     heads = [session.prefill(ids, prompt.bucket) if session.buckets else session.stream_prompt(ids)]
     seconds = time.monotonic() - started
     slots = []
-    before, held = session.caches(whole=True), session.holds()
+    caches, before, held = session.caches(whole=True), session.bits(), session.holds()
     if kept:
-        stayed = after_prompt(session, before, len(ids), prompt.bucket)
-        found = slots_of(before, kept, config, len(ids), holds=held)
+        stayed = after_prompt(session, caches, len(ids), prompt.bucket)
+        found = slots_of(caches, kept, config, len(ids), holds=held)
         slots.append(dataclasses.replace(found, stayed=stayed))
     if len(truth.tokens) > 1:
         started = time.monotonic()
         heads += map(session.decode_step, truth.tokens[:-1])
         seconds += time.monotonic() - started
         if kept and session.decodes:
-            after, end = session.caches(whole=True), len(ids) + len(truth.tokens) - 1
+            after, end = session.bits(), len(ids) + len(truth.tokens) - 1
             others, holds = np.delete(np.arange(session.capacity), slice(len(ids), end)), session.holds()
             what = changed(before, after, others, held & holds)
             stayed = f"{what} changed while slots {len(ids)} to {end - 1} were filled" if what else ""
-            found = slots_of(after, kept, config, end, len(ids), holds)
+            found = slots_of(session.caches(whole=True), kept, config, end, len(ids), holds)
             slots.append(dataclasses.replace(found, stayed=stayed))
     errors: list[float] = []
     spreads: list[Figures] = []

@@ -199,7 +199,7 @@ def changed(
 ) -> str:
     """The first of these slots that is not bit for bit what it was, in words; empty where all are.
 
-    holds: bool [L, S], the slots that there were before and are after; all when None.
+    before, after: [L, K, S, …], values or, as `Session.bits` has them, what makes them. holds: bool [L, S], the slots that there were before and are after; all when None.
     """
     for part, old, new in zip(CACHES, before, after, strict=False):
         different = (_bits(old) != _bits(new)).any(axis=(1, 3))  # [L, S]
@@ -215,24 +215,35 @@ def after_prompt(session: Session, caches: Sequence[np.ndarray], length: int, bu
     """What a prompt left behind it that does not belong there, in words; empty where all is as it should be."""
     if isinstance(session, Beside):
         # Of a ring, what no token of the prompt went to.
-        what = changed(session.before, caches, slice(length, None), session.holds())
+        what = changed(session.before, session.bits(), slice(length, None), session.holds())
         return f"{what} changed, behind a prompt of {length} tokens" if what else ""
-    return after_prefill(caches, length, bucket if session.buckets else length, session.holds())
+    bucket = bucket if session.buckets else length
+    # Of integers with scales either may be 0, and the number is.
+    if session.kv == "int8" and (what := _left(session.bits(), bucket)):
+        return what
+    return after_prefill(caches, length, bucket, session.holds())
 
 
 def after_prefill(caches: Sequence[np.ndarray], length: int, bucket: int, holds: np.ndarray | None = None) -> str:
     """What prefill put where nothing belongs: padding that is not finite, or anything beyond the bucket. holds: see `slots_of`."""
     for part, cache in zip(CACHES, caches, strict=False):
         held = cache if holds is None else np.where(holds[:, None, :, None], cache, 0)
-        if np.any(held[:, :, bucket:]):
-            return f"{part} is not zero from slot {bucket} on, behind the bucket"
+        if what := _left([held], bucket, [part]):
+            return what
         if not np.all(np.isfinite(held[:, :, length:bucket])):
             return f"{part} has padding that is not finite, which attention multiplies by 0"
     return ""
 
 
+def _left(caches: Sequence[np.ndarray], bucket: int, parts: Sequence[str] = CACHES) -> str:
+    """The first of these that holds something beyond the bucket, in words."""
+    wrong = (part for part, cache in zip(parts, caches, strict=True) if np.any(cache[:, :, bucket:]))
+    return next((f"{part} is not zero from slot {bucket} on, behind the bucket" for part in wrong), "")
+
+
 def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).view(np.uint32)
+    array = np.ascontiguousarray(array)
+    return array.view(np.uint8 if array.shape[-1] * array.itemsize % 4 else np.uint32)
 
 
 def unfilled(session: Session) -> tuple[np.ndarray, ...]:
@@ -295,19 +306,19 @@ class _Decoded:
 
 
 def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config, compared: int) -> _Decoded:
-    before = unfilled(session)
-    session.reset(before)
-    held = session.holds()
+    given = unfilled(session)
+    session.reset(given)
+    before, held = session.bits(), session.holds()
     errors: list[float] = []
     stayed, kept, start = "", None, 0
-    few = -(-sum(cache.nbytes for cache in before) // LOOKED_AT)
+    few = -(-sum(cache.nbytes for cache in given) // LOOKED_AT)
     for position, token in enumerate(stream.tokens):
         head = session.decode_step(token)
         errors.append(_head_error(truth, config, position, head))
         if position == compared - 1:
             kept = head
         if stream.every_step and ((position + 1) % few == 0 or position == len(stream.tokens) - 1):
-            after = session.caches(whole=True)
+            after = session.bits()
             others = np.delete(np.arange(session.capacity), slice(start, position + 1))
             holds = session.holds()
             if not stayed and (what := changed(before, after, others, held & holds)):
@@ -315,7 +326,7 @@ def _decode(session: Session, stream: Stream, truth: AnchorTruth, config: Config
                 if position > start:
                     stayed = f"{what} changed at one of the positions {start} to {position}"
             before, start, held = after, position + 1, holds
-    after = before if stream.every_step else session.caches(whole=True)
+    after = session.caches(whole=True)
     holds = session.holds()
     slots = replace(slots_of(after, truth, config, len(stream.tokens), holds=holds), stayed=stayed)
     return _Decoded(errors, kept, slots, after, holds)
@@ -387,6 +398,7 @@ def repeat(session: Session, tokens: Sequence[int], following: Sequence[int], bu
     another order.
     """
     rounds: list[list[Any]] = []
+    bits: list[list[Any]] = []
     for _ in range(2):
         if isinstance(session, Beside) and not session.holds().all():
             session.again()
@@ -395,4 +407,6 @@ def repeat(session: Session, tokens: Sequence[int], following: Sequence[int], bu
             heads += [session.decode_step(token) for token in following]
         holds, caches = session.holds()[:, None, :, None], session.caches()
         rounds.append([*heads, *(np.where(holds[:, :, : cache.shape[2]], cache, 0) for cache in caches)])
-    return same(*rounds), furthest(*rounds)
+        filled = rounds[-1][-1].shape[2] if caches else 0
+        bits.append([*heads, *(np.where(holds, b, 0)[:, :, :filled] for b in session.bits())])
+    return same(*bits), furthest(*rounds)

@@ -16,7 +16,7 @@ from hloracle.conformance.checks.of_configurations import is_near_tie, mismatche
 from hloracle.conformance.matrix import ORACLE, Configuration, Matrix, graph_of
 from hloracle.conformance.runs.configurations import Outcome
 from hloracle.conformance.verdict.compared import NOTHING, Compared
-from hloracle.reference.huggingface.truth import NARROW, Truth
+from hloracle.reference.huggingface.truth import IN_WORDS, Truth
 
 PASSING = ("conforms", "near-tie")
 # Why a configuration has no answer -> the class of that, and its words. Nothing is known then of whether a graph is right.
@@ -81,7 +81,7 @@ def decide(
     elif not class_:
         class_, explanation = (
             "conforms",
-            rests_on.sentence(f"Equal to Hugging Face, but for {seen.computed_in}'s noise,"),
+            rests_on.sentence(f"Equal to Hugging Face, but for {seen.noise},"),
         )
     return Verdict(
         class_, explanation, evidence, prompt, step, compared=rests_on.phrases, not_compared=rests_on.missing
@@ -101,7 +101,13 @@ class _Seen:
     def computed_in(self) -> str:
         """The type whose noise tokens are judged by, in words."""
         computes = {truth.compute for truth in self.truths.values()}
-        return next((NARROW[c] for c in computes if c in NARROW), "float32")
+        return next((IN_WORDS[c] for c in computes if c != "f32"), IN_WORDS["f32"])
+
+    @property
+    def noise(self) -> str:
+        """The noise of that type, in words."""
+        in_int8 = any(truth.compute == "int8" for truth in self.truths.values())
+        return f"the noise of {self.computed_in}" if in_int8 else f"{self.computed_in}'s noise"
 
     @cached_property
     def bad(self) -> list[Check]:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -25,8 +25,10 @@ from hloracle.core.files import writing
 from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.scratch import folder_in
 from hloracle.core.spread import row_spreads
+from hloracle.reference.huggingface.in_int8 import kept, latents_in_int8, rounded
 from hloracle.reference.huggingface.truth import (
     DAMAGED,
+    IN_WORDS,
     NARROW,
     TIMEOUT_SECONDS,
     Keep,
@@ -71,7 +73,7 @@ class AnchorTruth:
     tokens: the sequence: a prompt and what followed it; n tokens.
     folder: the cache entry.
     reused: it was there already.
-    compute: what the model is computed in.
+    compute: what the model is computed in, or `int8` where keys and values alone are kept in that.
     nudges: how many passes in float32 there were beside the plain one.
     """
 
@@ -172,7 +174,7 @@ def anchor_truths(
         if not is_whole(folder):
             raise damaged(folder)
     return [
-        AnchorTruth(asked.tokens, folder, there, checkpoint.compute, nudges)
+        AnchorTruth(asked.tokens, folder, there, checkpoint.held_to, nudges)
         for (folder, asked), there in zip(questions, whole, strict=True)
     ]
 
@@ -282,9 +284,9 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
 
                 _Pass(model, config, passing("float32", i), nudge).over(asked, keep)
         single = passed = 1 + nudges
-        if checkpoint.compute in NARROW:
+        if (compute := checkpoint.held_to) != "f32":
             passed += passes_of(config)
-            less = load_model(checkpoint.directory, NARROW[checkpoint.compute])
+            less = model if compute == "int8" else load_model(checkpoint.directory, NARROW[compute])
             for i, asked in enumerate(questions.values()):
                 for nudge in range(passes_of(config)):
 
@@ -292,7 +294,8 @@ def _compute(report: Report, checkpoint: Checkpoint, questions: dict[Path, Seque
                         with writing(root):
                             np.save(saved(at[0], anchor, at[1]), values)
 
-                    _Pass(less, config, passing(NARROW[checkpoint.compute], i), nudge).over(asked, keep_less)
+                    one = _Pass(less, config, passing(IN_WORDS[compute], i), nudge, in_int8=compute == "int8")
+                    one.over(asked, keep_less)
             del less
         # In place, tensor by tensor: the float32 and the float64 model are never both whole.
         model = model.double()
@@ -368,12 +371,15 @@ def masked(anchor: str, rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass of transformers' model over a sequence. nudge: the seed of `nudged_embeddings`."""
+    """One pass of transformers' model over a sequence. nudge: the seed of `nudged_embeddings`. in_int8: it reads keys and values as caches
+    in int8 have them.
+    """
 
     model: Any
     config: Config
     report: Callable[[str], None]
     nudge: int = 0
+    in_int8: bool = False
 
     def over(self, asked: Sequenced, keep: KeepRows) -> None:
         """The sequence, its prompt in as few `parts` as can be and each further token by itself: gives anchors' values to `keep`."""
@@ -437,10 +443,12 @@ class _Pass:
             if layer is not None and part == last:
                 self.report(f"layer {layer + 1} of {self.config.num_hidden_layers}")
 
-        outputs, inputs = _sources(self.config, record)
+        outputs, inputs = _sources(self.config, record, self.in_int8)
         nudged = nudged_embeddings(model, self.nudge)
-        attention = recorded_attention(model, self.config, start, record, wanted)
-        with hooked(model, outputs, inputs), nudged, attention, torch.inference_mode():
+        attention = recorded_attention(model, self.config, start, record, wanted, self.in_int8)
+        # Their norms' own outputs are recorded before they are rounded.
+        latents = latents_in_int8(model, self.config) if self.in_int8 else nullcontext()
+        with hooked(model, outputs, inputs), nudged, attention, latents, torch.inference_mode():
             found = model(
                 torch.tensor([list(tokens)]), past_key_values=None if cache is True else cache, use_cache=cache is not None,
                 logits_to_keep=0 if "lm_head" in wanted else 1,
@@ -451,7 +459,9 @@ class _Pass:
         return found.past_key_values
 
 
-def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[str, Keep], dict[str, Keep]]:
+def _sources(
+    config: Config, record: Callable[[str, Any], None], in_int8: bool = False
+) -> tuple[dict[str, Keep], dict[str, Keep]]:  # fmt: skip
     """The modules whose outputs, and those whose inputs, are anchors; what attention computes is not among them."""
     outputs: dict[str, Keep] = {}
     inputs: dict[str, Keep] = {}
@@ -459,7 +469,8 @@ def _sources(config: Config, record: Callable[[str, Any], None]) -> tuple[dict[s
     def to_record(*names: str) -> Keep:
         def keep(output: Any) -> None:
             for name in names:
-                record(name, first(output))
+                cached = in_int8 and split(name)[1] in CACHES
+                record(name, rounded(first(output)) if cached else first(output))
 
         return keep
 
@@ -496,8 +507,9 @@ def _routing(router: str, anchor: str, record: Callable[[str, Any], None]) -> Ke
 
 @contextmanager
 def recorded_attention(
-    model: Any, config: Config, start: int, record: Callable[[str, Any], None], wanted: Collection[str] | None = None
-) -> Iterator[None]:
+    model: Any, config: Config, start: int, record: Callable[[str, Any], None], wanted: Collection[str] | None = None,
+    in_int8: bool = False,
+) -> Iterator[None]:  # fmt: skip
     """While this holds, eager attention gives what it takes and computes to `record(anchor, rows)`.
 
     Scores are not returned by transformers and are computed again, as `eager_attention_forward` does.
@@ -505,6 +517,7 @@ def recorded_attention(
     Args:
       start: the position of the first query token.
       wanted: the anchors that are recorded; all when None. What nobody wants is not computed.
+      in_int8: it reads keys and values as caches in int8 have them.
     """
     import torch
 
@@ -514,6 +527,8 @@ def recorded_attention(
     def recording(
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float, **others: Any
     ) -> tuple[Any, Any]:
+        turned_key = key  # by RoPE, before it is kept
+        key, value = kept(config, key, value) if in_int8 else (key, value)
         output, probs = eager(module, query, key, value, attention_mask, scaling=scaling, **others)
         layer, n = module.layer_idx, query.shape[2]
         # Keys of this call, and those that a windowed layer's cache has let go of.
@@ -532,13 +547,13 @@ def recorded_attention(
                 record(name, torch.nn.functional.pad(heads[0].transpose(0, 1), (gone, 0), value=hidden))
         if config.latent:  # of the heads' own keys only the turned part, which they share, is an anchor
             turned = config.latent.qk_nope_head_dim
-            query, key = query[..., turned:], key[:, :1, :, turned:]
+            query, key, turned_key = query[..., turned:], key[:, :1, :, turned:], turned_key[:, :1, :, turned:]
             record(f"v_cache.{layer}", key[0, :, fresh].transpose(0, 1))
         else:
             record(f"k_cache.{layer}", key[0, :, fresh].transpose(0, 1))
             record(f"v_cache.{layer}", value[0, :, fresh].transpose(0, 1))
         record(f"layers.{layer}.self_attn.q_rope", query[0].transpose(0, 1))  # [n, heads, ...]
-        record(f"layers.{layer}.self_attn.k_rope", key[0, :, fresh].transpose(0, 1))
+        record(f"layers.{layer}.self_attn.k_rope", turned_key[0, :, fresh].transpose(0, 1))
         return output, probs
 
     modeling.eager_attention_forward = recording  # type: ignore[attr-defined]

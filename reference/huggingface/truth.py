@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from hloracle.core.errors import InputError
 from hloracle.core.given import refuse_if_exhausted
 from hloracle.core.spread import LARGEST, row_spreads
 from hloracle.core.tolerances import LOGIT_FLOORS, NARROW_LARGEST
+from hloracle.reference.huggingface.in_int8 import caches_in_int8
 from hloracle.reference.model.checkpoint import Checkpoint
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.registry import load_config
@@ -45,6 +46,7 @@ NARROW_PASSES = 5
 NARROW_PASSES_OF_EXPERTS = 16
 NARROW_VERSION = "2"  # of what is kept of them
 NARROW = {"bf16": "bfloat16", "f16": "float16"}
+IN_WORDS = {"f32": "float32", **NARROW, "int8": "float32 with keys and values in int8"}
 # Of the numbers of the embeddings, that many are the next one above or below in a further pass in bf16 or f16. The rounding
 # of one number is off by 0.29 of what lies between two neighbours, as root mean square: this is 0.35, one rounding's worth.
 NARROW_NUDGED = 1 / 8
@@ -68,8 +70,9 @@ class Truth:
     nudged: the largest distance from `exact` of float32 passes over the same tokens whose embeddings were nudged.
     caches: the largest distance of these passes' keys and values of the prompt from the float64 ones, in units of the
       largest of those. Their noise does not follow from the logits', which come from the last row alone.
-    compute: what the model is computed in. spreads: where that is less than float32, how the distances from `exact` are spread
-      at each step: of the plain pass in float32, and of those in it, float32 [1 + passes, tokens, 4]; else empty.
+    compute: what the model is computed in, or `int8` where keys and values alone are kept in that. spreads: where that is less than
+      float32, how the distances from `exact` are spread at each step: of the plain pass in float32, and of those in it, float32
+      [1 + passes, tokens, 4]; else empty.
     """
 
     tokens: list[int]
@@ -127,7 +130,7 @@ def truths(
     if missing:
         for entry in missing:
             remove_damaged(Path(entry))
-        arguments = (checkpoint.directory, missing, count, checkpoint.compute)
+        arguments = (checkpoint.directory, missing, count, checkpoint.held_to)
         run_in_child(_compute, *arguments, timeout=TIMEOUT_SECONDS, report=report)
     return [kept[entry] or _computed(entry) for entry in entries]
 
@@ -141,7 +144,7 @@ def _entry(checkpoint: Checkpoint, prompt: Sequence[int], count: int) -> Path:
 def narrow_passes(checkpoint: Checkpoint) -> list[str]:
     """How the noise of less than float32 is measured, for the name of an entry; nothing in float32."""
     said = [NARROW_VERSION, str(passes_of(checkpoint.config)), str(NARROW_NUDGED)]
-    return said if checkpoint.compute in NARROW else []
+    return said if checkpoint.held_to != "f32" else []
 
 
 def passes_of(config: Config) -> int:
@@ -199,7 +202,7 @@ def _compute(report: Report, directory: Path, missing: dict[str, list[int]], cou
             with nudged_embeddings(model, nudge):
                 others[entry].append(teacher_forced(model, prompt, tokens, turning))
     asked = {entry: (missing[entry], tokens) for entry, (tokens, _) in found.items()}
-    narrow = _narrow(report, directory, compute, asked) if compute in NARROW else {}
+    narrow = _narrow(report, directory, compute, asked) if compute != "f32" else {}
     # In place, tensor by tensor: the float32 and the float64 model are never both whole.
     model = model.double()
     with float64_throughout():
@@ -226,13 +229,14 @@ def _narrow(
     report: Report, directory: Path, compute: str, asked: Mapping[str, tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, list[np.ndarray]]:
     """The logits of every pass in less than float32, over each prompt and what followed it."""
-    model, config = load_model(directory, NARROW[compute]), load_config(directory)
+    model, config = load_model(directory, NARROW.get(compute, "float32")), load_config(directory)
     found: dict[str, list[np.ndarray]] = {entry: [] for entry in asked}
-    for number, (entry, fed) in enumerate(asked.items(), 1):
-        report(f"Hugging Face {NARROW[compute]}, prompt {number} of {len(asked)}")
-        for nudge in range(passes_of(config)):
-            with nudged_embeddings(model, nudge):
-                found[entry].append(teacher_forced(model, *fed, config.turning_point)[0])
+    with caches_in_int8(model, config) if compute == "int8" else nullcontext():
+        for number, (entry, fed) in enumerate(asked.items(), 1):
+            report(f"Hugging Face {IN_WORDS[compute]}, prompt {number} of {len(asked)}")
+            for nudge in range(passes_of(config)):
+                with nudged_embeddings(model, nudge):
+                    found[entry].append(teacher_forced(model, *fed, config.turning_point)[0])
     return found
 
 

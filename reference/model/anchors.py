@@ -15,7 +15,7 @@ from hloracle.reference.model.registry import part_of, parts_of
 
 CACHES = ("k_cache", "v_cache")
 BY_HEAD = ("self_attn.scores", "self_attn.probs")
-LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_cache)\.(\d+)")
+LAYER = re.compile(r"layers\.(\d+)(?:\.(.+))?|([kv]_(?:cache|scale))\.(\d+)")
 CACHE_SCOPE = re.compile(r"layers\.(\d+)\.self_attn\.([kv]_cache)")
 
 
@@ -36,7 +36,9 @@ def _name(layer: int, part: str) -> str:
 
 @lru_cache(maxsize=8192)
 def split(anchor: str) -> tuple[int | None, str]:
-    """The layer of an anchor (None outside the layers) and its name in it: (3, `mlp.act`), (3, `k_cache`), (3, ``)."""
+    """The layer of an anchor (None outside the layers) and its name in it: (3, `mlp.act`), (3, `k_cache`), (3, ``). Of `k_scale.3` too,
+    which is no anchor, but what a layer wrote to a cache's scales.
+    """
     found = LAYER.fullmatch(anchor)
     if not found:
         return None, anchor

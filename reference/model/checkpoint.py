@@ -95,7 +95,8 @@ class Checkpoint:
 
     files: the name of each tensor that is needed -> the file that holds it. precision, encoded: what a quantized checkpoint
     is in, and how its weights are held beside their floats; empty for any other. adapted: how it differs from what was named.
-    compute: what the model is computed in, by graphs and by transformers: all of its weights are of that type then.
+    compute: what the model is computed in, by graphs and by transformers: all of its weights are of that type then. kv: what graphs of it
+    keep keys and values in, one of `abi.KV`.
     """
 
     directory: Path
@@ -105,12 +106,19 @@ class Checkpoint:
     encoded: Layout = field(default_factory=dict, repr=False)
     adapted: Adapted = field(default_factory=Adapted, repr=False)
     compute: str = "f32"
+    kv: str = "compute"
+
+    @property
+    def held_to(self) -> str:
+        """Whose noise graphs of it are held to: that of what it is computed in, or `int8`, of float32 with keys and values in that."""
+        return "int8" if self.kv == "int8" else self.compute
 
     @cached_property
     def digest(self) -> str:
         """Identifies the model: config and the bytes of every weight file; and what it is computed in."""
         paths = {*self.files.values()} | ({self.directory / ENCODED} if self.encoded else set())
         less = [self.compute] if self.compute != "f32" else []
+        less += [f"kv {self.kv}"] if self.kv != "compute" else []
         return digest((self.directory / "config.json").read_bytes(), *(known_digest(p) for p in sorted(paths)), *less)
 
     def layout(self, precision: str, panels: bool = True, fuse: bool = False, batch: int = 1) -> Layout:

@@ -165,6 +165,11 @@ class Config:
         """[L, K, S, ...] of `k_cache` and `v_cache`, with S = `capacity` slots; of several rows, [L, B, K, S, ...]."""
         return self._shapes(("k_cache", "v_cache"), self.num_hidden_layers, capacity, batch)
 
+    def scale_shapes(self, capacity: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
+        """[L, K, S] of `k_scale` and `v_scale`, of caches in int8; of several rows, [L, B, K, S]."""
+        shapes = self._shapes(("k_scale", "v_scale"), self.num_hidden_layers, capacity, batch)
+        return {name: shape[:-1] for name, shape in shapes.items()}
+
     def held_shapes(self, capacity: int, batch: int = 1) -> dict[str, tuple[int, ...]]:
         """The same where windowed layers have rings: of `k_cache` and `v_cache` with the others, of `k_ring` and `v_ring` with W slots.
 

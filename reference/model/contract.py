@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hloracle.core.abi import Abi, Tensor
+from hloracle.core.abi import KV, Abi, Tensor
 from hloracle.core.bounds import BATCH, CAPACITY
 from hloracle.core.errors import InputError
 from hloracle.reference.model.config import Config
@@ -27,7 +27,7 @@ class GraphSpec(NamedTuple):
     """Which graph of a model. See `graph_abi`.
 
     bucket: T of a prefill, or of an extend; 0 of a decode. batch: B. compute: what it computes in. ring: layers with a window
-    that is shorter than the capacity have caches as long as the longest of these windows.
+    that is shorter than the capacity have caches as long as the longest of these windows. kv: what keys and values are kept in.
     """
 
     phase: str
@@ -37,14 +37,16 @@ class GraphSpec(NamedTuple):
     batch: int = 1
     compute: str = "f32"
     ring: bool = False
+    kv: str = "compute"
 
     @property
     def name(self) -> str:
-        """e.g. `prefill_64_token`, `decode_token_batch_4`, `decode_token_bf16`, or `decode_token_ring`"""
+        """e.g. `prefill_64_token`, `decode_token_batch_4`, `decode_token_bf16`, `decode_token_ring`, or `decode_token_kv_int8`"""
         parts = [self.phase, *([str(self.bucket)] if self.phase != "decode" else []), self.head]
         parts += ["batch", str(self.batch)] if self.batch > 1 else []
         parts += [self.compute] if self.compute != "f32" else []
-        return "_".join([*parts, *(["ring"] if self.ring else [])])
+        parts += ["ring"] if self.ring else []
+        return "_".join([*parts, *([f"kv_{self.kv}"] if self.kv != "compute" else [])])
 
 
 def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch: int = 1) -> None:
@@ -84,9 +86,19 @@ def refuse_without_rings(config: Config, capacity: int) -> None:
         )  # fmt: skip
 
 
+def refuse_beside_int8(kv: str, compute: str, ring: bool) -> None:
+    """Raises InputError for what does not go with keys and values in int8, and for what they are not kept in."""
+    if kv not in KV:
+        raise InputError(f"is {kv!r}", "--kv", f"give one of {', '.join(KV)}")
+    if kv == "int8" and compute != "f32":
+        raise InputError(f"is {compute}, and --kv int8 goes with f32", "--compute", "leave one of them out")
+    if kv == "int8" and ring:
+        raise InputError("is given beside --kv int8", "--ring", "leave one of them out")
+
+
 def graph_abi(
     config: Config, phase: str, head: str, capacity: int, bucket: int = 0, layout: Layout | None = None, batch: int = 1,
-    compute: str = "f32", ring: bool = False,
+    compute: str = "f32", ring: bool = False, kv: str = "compute",
 ) -> Abi:  # fmt: skip
     """The ABI of one graph; `capacity` is the cache slots S, `bucket` the tokens T of a prefill or an extend, `batch` the rows B.
 
@@ -94,10 +106,12 @@ def graph_abi(
 
     Caches are [layers, K, S, D], or as wide as `Config.cache_widths` says; of several rows, [layers, B, K, S, D]. Those that a
     graph takes are donated: results alias arguments. With `ring`, layers with a window shorter than S are in k_ring and v_ring,
-    [layers, K, W, D], and the others alone in the caches, which are left out where there are none.
+    [layers, K, W, D], and the others alone in the caches, which are left out where there are none. With `kv` int8 the caches are i8,
+    and k_scale and v_scale [layers, K, S] have what the integers of each slot are multiplied with.
 
     Raises InputError for a bucket that does not fit, for more slots than a graph counts, and for rings where no layer has one.
     """
+    refuse_beside_int8(kv, compute, ring)
     if ring:
         refuse_without_rings(config, capacity)
     if phase != "decode" and not 0 < bucket <= capacity:
@@ -118,7 +132,10 @@ def graph_abi(
         inputs, heads = [i32("tokens", bucket), i32("length")], ()
         inputs += [i32(name) for name in extend_inputs(config, capacity, batch)] if phase == "extend" else []
     shapes = config.held_shapes(capacity, batch) if ring else config.cache_shapes(capacity, batch)
-    caches = [Tensor(name, name, shape, compute) for name, shape in shapes.items()]
+    caches = [Tensor(name, name, shape, "i8" if kv == "int8" else compute) for name, shape in shapes.items()]
+    if kv == "int8":
+        scales = config.scale_shapes(capacity, batch)
+        caches += [Tensor(name, name, shape, compute) for name, shape in scales.items()]
     if math.prod(caches[0].shape[:-1]) >= 2**31:  # a graph counts them in i32
         words = f"{batch} rows of {capacity:,} slots are more than the 2^31 slots of all layers that a graph counts"
         raise InputError(words, phase, "lower the capacity, or ask for fewer rows")
@@ -149,10 +166,11 @@ def effective_window(window: int | None, keys: int) -> int | None:
 
 
 def graph_name(
-    config: Config, phase: str, head: str, bucket: int, batch: int = 1, compute: str = "f32", ring: bool = False
-) -> str:
+    config: Config, phase: str, head: str, bucket: int, batch: int = 1, compute: str = "f32", ring: bool = False,
+    kv: str = "compute",
+) -> str:  # fmt: skip
     """e.g. `llama_prefill_64_token`"""
-    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch, compute, ring).name}"
+    return f"{config.architecture}_{GraphSpec(phase, head, 0, bucket, batch, compute, ring, kv).name}"
 
 
 def bucket_for(length: int, buckets: Sequence[int] = BUCKETS) -> int:

@@ -24,6 +24,7 @@ from hloracle.reference.model.rope import RopeTables
 scope = jax.named_scope
 HIGHEST = lax.Precision.HIGHEST
 INFINITY = float("inf")
+MOST_INT8 = 127.0  # and as many below 0
 
 
 def wide(x: Array) -> Array:
@@ -155,6 +156,28 @@ def visible_causal(length: int, window: int | None) -> Array:
     query, key = lax.iota(jnp.int32, length)[:, None], lax.iota(jnp.int32, length)[None, :]
     visible = key <= query
     return visible if window is None else visible & (key > query - window)
+
+
+# ---- keys and values in 8 bits
+
+
+def quantized(x: Array) -> tuple[Array, Array]:
+    """x [T, K, D] -> int8 [T, K, D], and what they are multiplied with [T, K, 1]: the largest of D is 127 times that.
+
+    Where that is no number, or infinite, so is the scale, and what is made of it again is NaN.
+    """
+    compute, x = x.dtype, wide(x)
+    scale = jnp.max(jnp.abs(x), axis=2, keepdims=True) / MOST_INT8
+    divisor = lax.select(scale > 0, scale, jnp.ones_like(scale))  # zeros remain zeros
+    steps = clip(lax.round(x / divisor, lax.RoundingMethod.TO_NEAREST_EVEN), MOST_INT8)
+    # Of no number there is no integer.
+    steps = lax.select(steps == steps, steps, jnp.zeros_like(steps))
+    return steps.astype(jnp.int8), scale.astype(compute)
+
+
+def dequantized(steps: Array, scale: Array) -> Array:
+    """int8 [..., D] and scales [..., 1] -> [..., D]"""
+    return steps.astype(scale.dtype) * scale
 
 
 # ---- rings: W slots for the last W positions of a row, position p in slot p mod W

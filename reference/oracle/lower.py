@@ -20,18 +20,18 @@ from hloracle.reference.model.contract import graph_abi, graph_name
 from hloracle.reference.oracle.model import decode, decode_batch, extend, prefill
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
-DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32}
+DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32, "i8": jnp.int8}
 
 
 def lower(
     config: Config, phase: str, head: str = "token", capacity: int = 256, bucket: int = 0, batch: int = 1,
-    compute: str = "f32", ring: bool = False,
+    compute: str = "f32", ring: bool = False, kv: str = "compute",
 ) -> Graph:  # fmt: skip
     """The oracle graph of one phase, with the same ABI as the emitter's. See `contract.py` for the arguments.
 
     Every operation's location is the anchor it was traced in, so that both graphs speak of the same places.
     """
-    abi = graph_abi(config, phase, head, capacity, bucket, None, batch, compute, ring)
+    abi = graph_abi(config, phase, head, capacity, bucket, None, batch, compute, ring, kv)
     arguments = [jax.ShapeDtypeStruct(a.shape, DTYPES[a.dtype]) for a in abi.arguments]
     weights, inputs = arguments[: len(abi.weights)], arguments[len(abi.weights) :]
     function = _function(config, head, abi)
@@ -41,7 +41,7 @@ def lower(
     lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(weights, *inputs)
     module = lowered.compiler_ir("stablehlo")
     assert isinstance(module, ir.Module)
-    name = graph_name(config, phase, head, bucket, batch, compute, ring)
+    name = graph_name(config, phase, head, bucket, batch, compute, ring, kv)
     with module.context:
         module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
         _locations_to_anchors(module)
@@ -56,8 +56,8 @@ def _function(config: Config, head: str, abi: Abi) -> Callable[..., tuple[Array,
     def step(weights: list[Array], *inputs: Array) -> tuple[Array, ...]:
         given = dict(zip(names, inputs, strict=True))
         if abi.phase == "prefill":
-            ring = bool(abi.windowed)
-            return prefill(config, head, abi.capacity, weights, **given, compute=DTYPES[abi.compute], ring=ring)
+            empty = {r.role: jnp.zeros(r.shape, DTYPES[r.dtype]) for r in abi.results if r.role in abi.caches}
+            return prefill(config, head, abi.capacity, weights, **given, caches=empty)
         step = extend if abi.phase == "extend" else decode if abi.batch == 1 else decode_batch
         caches = {role: given.pop(role) for role in abi.caches}
         return step(config, head, abi.capacity, weights, **given, caches=caches)

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from hloracle.core.abi import CACHES, RINGS
+from hloracle.core.abi import CACHES, RINGS, SCALES
 from hloracle.reference.model.config import Config, Rope
 from hloracle.reference.model.contract import effective_window
 from hloracle.reference.model.rope import decode_tables, prefill_tables
@@ -23,7 +23,9 @@ from hloracle.reference.model.weights import weight_shapes
 from hloracle.reference.oracle.layers import (
     RopeRows,
     argmax,
+    dequantized,
     linear,
+    quantized,
     ring_slots,
     ring_tokens,
     rope_rows,
@@ -68,11 +70,14 @@ class Cache(ABC):
     """The keys and values of some layers, [L, K, S, D] each, of a batch [L, B, K, S, D]; `layer` is the next one to write.
 
     They are those of all layers, or of all that have a window, or of the others. A ring is a cache whose S is the W of a ring.
+    k_scale, v_scale: of keys and values in int8, [L, K, S, 1] each, of a batch [L, B, K, S, 1].
     """
 
     k: Array
     v: Array
     layer: int = 0
+    k_scale: Array | None = None
+    v_scale: Array | None = None
 
     def update(self, k: Array, v: Array) -> tuple[Array, Array]:
         """k, v [T, K, D] -> what the layer's queries attend to, [K, S, D]; in prefill, [K, T, D]; in extend, of a ring, [K, W+T, D].
@@ -80,19 +85,30 @@ class Cache(ABC):
         In a decode of a batch each query is of another row, and what they attend to is [B, K, S, D].
         """
         with scope("k_cache"):
-            self.k, keys = self._write(self.k, k)
+            self.k, self.k_scale, keys = self._keep(self.k, self.k_scale, k)
         with scope("v_cache"):
-            self.v, values = self._write(self.v, v)
+            self.v, self.v_scale, values = self._keep(self.v, self.v_scale, v)
         self.layer += 1
         return keys, values
 
-    def results(self) -> tuple[Array, Array]:
-        """The keys and the values, as the graph returns them."""
-        return self.k, self.v
+    def results(self) -> tuple[Array, ...]:
+        """The keys and the values, as the graph returns them, and their scales if they have any."""
+        scales = (scale for scale in (self.k_scale, self.v_scale) if scale is not None)
+        return self.k, self.v, *(scale.reshape(scale.shape[:-1]) for scale in scales)
+
+    def _keep(self, cache: Array, scale: Array | None, new: Array) -> tuple[Array, Array | None, Array]:
+        """Put `new` [T, K, D] into `cache`, and its scales beside it; returns both, and what is attended to."""
+        if scale is None:
+            cache, attended = self._write(cache, new)
+            return cache, None, attended
+        new, own = quantized(new)
+        cache, attended = self._write(cache, new)
+        scale, own = self._write(scale, own)
+        return cache, scale, dequantized(attended, own)
 
     @abstractmethod
     def _write(self, cache: Array, new: Array) -> tuple[Array, Array]:
-        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to."""
+        """Put `new` [T, K, D] into `cache`; returns the cache and what is attended to. Scales are a cache whose D is 1."""
 
 
 @dataclass
@@ -226,25 +242,25 @@ class LayerInputs:
 
 
 # Arrays by their roles: k_cache and v_cache [L, K, S, D], of a batch [L, B, K, S, D], with all layers, or with those that have no
-# ring; k_ring and v_ring with W slots in place of S.
+# ring; k_ring and v_ring with W slots in place of S; k_scale and v_scale [L, K, S] of caches in int8.
 Caches = dict[str, Array]
 
 
 def prefill(
     config: Config, head: str, capacity: int, weights: Sequence[Array], tokens: Array, length: Array,
-    compute: Any = jnp.float32, ring: bool = False,
+    caches: Caches | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """tokens int32 [T], length int32 -> (head of row length-1, the caches of the type it computes in)."""
+    """tokens int32 [T], length int32, caches of zeros, float32 if not given -> (head of row length-1, the caches)."""
     (T,) = tokens.shape
-    shapes = config.held_shapes(capacity) if ring else config.cache_shapes(capacity)
-    empty = {role: jnp.zeros(shape, compute) for role, shape in shapes.items()}
+    if caches is None:
+        caches = {role: jnp.zeros(shape, jnp.float32) for role, shape in config.cache_shapes(capacity).items()}
 
     def of_ring(k: Array, v: Array) -> Cache:
         return RingPrefillCache(k, v, tokens=ring_tokens(jnp.zeros((), jnp.int32), length, k.shape[-2]))
 
     ropes = {rope: rope_rows(prefill_tables(rope, T), rope.interleaved, None, length) for rope in config.ropes}
     masks = _masks(config, T, partial(visible_causal, T))
-    held = _caches(config, capacity, empty, PrefillCache, of_ring)
+    held = _caches(config, capacity, caches, PrefillCache, of_ring)
     return _step(config, head, weights, tokens, ropes, masks, held, length)
 
 
@@ -328,6 +344,8 @@ def _caches(
         found: make(caches[k], caches[v])
         for found, make, (k, v) in ((False, cache, CACHES), (True, ring, RINGS)) if k in caches
     }  # fmt: skip
+    if scales := [caches[role][..., None] for role in SCALES if role in caches]:
+        made[False].k_scale, made[False].v_scale = scales
     of = {window: "k_ring" in caches and effective_window(window, capacity) is not None for window in config.windows}
     return {window: made[of[window]] for window in sorted(of, key=of.__getitem__)}
 
@@ -345,14 +363,16 @@ def _step(
 ) -> tuple[Array, ...]:  # fmt: skip
     """What all phases do with their tokens int32 [T], or one scalar. length: of a prompt, whose last token has the head.
 
-    It computes in the type of its caches.
+    It computes in the type of its caches, or of their scales.
     """
     w = Weights(dict(zip(weight_shapes(config), weights, strict=True)))
     with scope("embed_tokens"):
         table, zero = w["model.embed_tokens.weight"], jnp.zeros((), jnp.int32)
         one = (1, config.hidden_size)
         x = rows(table, tokens) if tokens.ndim else lax.dynamic_slice(table, (tokens, zero), one)  # [T, E], or [1, E]
-        x = scaled(x, config.embedding_multiplier).astype(next(iter(caches.values())).k.dtype)
+        cache = next(iter(caches.values()))
+        compute = (cache.k if cache.k_scale is None else cache.k_scale).dtype
+        x = scaled(x, config.embedding_multiplier).astype(compute)
     x = _blocks(config, x, w, ropes, masks, caches)
     if length is not None:
         x = lax.dynamic_slice(x, (length - 1, zero), (1, config.hidden_size))  # [1, E]

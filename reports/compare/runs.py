@@ -88,6 +88,7 @@ def caveats(base: Record, head: Record) -> Iterator[str]:
         "device": "device",
         "precision": "precision",
         "compute": "type that is computed in",
+        "kv": "type that keys and values are kept in",
         "capacity": "number of cache slots",
     }
     differing = [words[pair.name] for pair in settings_of(base, head) if pair.name in words and not pair.same]

@@ -83,6 +83,7 @@ def _sentence(record: Record) -> str:
     if record["passed"] and (count := len({row["architecture"] for row in record["families"]})) > 1:
         what = f"{count} architectures"
     computed = f", computed in {settings['compute']}" if settings["compute"] != "f32" else ""
+    computed += ", keys and values in int8" if settings["kv"] == "int8" else ""
     of = f"{what} on {settings['device']} in {settings['precision']}{computed}"
     anchor = row["anchor"] if row else verdict["anchor"]
     at = f", {words.at} {anchor}" if anchor else ""

@@ -1,4 +1,5 @@
-"""How errors are spread in a graph that computes in bf16 or f16, beside Hugging Face in float32 and in the same type.
+"""How errors are spread in a graph that computes in bf16 or f16, or keeps keys and values in int8, beside Hugging Face's in float32
+and in the same.
 
 Each is drawn on one logarithmic axis: a bar from the median to the 99th percentile, a tick at the root mean square, and a ring
 at the largest.
@@ -16,6 +17,7 @@ from hloracle.reports.facts import badness, in_order
 from hloracle.reports.page.axes import every
 
 NAMES = {"rms": "Root mean square", "median": "Median", "p99": "99th percentile", "largest": "Largest"}
+TYPES = {"bf16": "bfloat16", "f16": "float16"}
 LOGITS = "logits"
 LEAST = 1e-12  # of what is drawn: smaller errors are as good as none
 
@@ -28,6 +30,7 @@ def spreads(record: Record) -> dict[str, Any] | None:
     found = in_order_of_configurations(record)
     if not found:
         return None
+    settings = record["settings"]
     tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in found:
         if one["anchor"] != LOGITS:
@@ -35,7 +38,7 @@ def spreads(record: Record) -> dict[str, Any] | None:
     for rows in tables.values():
         rows.sort(key=lambda row: -badness(row["share"]))
     return {
-        "type": {"bf16": "bfloat16", "f16": "float16"}.get(record["settings"]["compute"], "float32"),
+        "type": "float32 with int8 caches" if settings["kv"] == "int8" else TYPES.get(settings["compute"], "float32"),
         "logits": list(_logits([one for one in found if one["anchor"] == LOGITS])),
         "tables": [{"configuration": c, "phase": phase, "rows": rows} for (c, phase), rows in tables.items()],
         "names": NAMES,

@@ -35,7 +35,7 @@ from hloracle.production.serving import Batch
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.model.archive import archive_of
 from hloracle.reference.model.checkpoint import Checkpoint, open_checkpoint
-from hloracle.reference.model.contract import GraphSpec, check_contract
+from hloracle.reference.model.contract import GraphSpec, check_contract, refuse_beside_int8
 
 PathLike = str | os.PathLike[str]
 ModelLike = PathLike | Checkpoint
@@ -46,7 +46,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("tokens", "capacity", "rounds", "bucket", "batch"), ((int,), "an int")),
     "threads": ((int, type(None)), f"an int from 1 to {THREADS}"),
     "jobs": ((int, type(None)), f"an int from 1 to {JOBS}"),
-    **dict.fromkeys(("device", "cuda_target", "precision", "as_", "compute"), ((str,), "a string")),
+    **dict.fromkeys(("device", "cuda_target", "precision", "as_", "compute", "kv"), ((str,), "a string")),
     **dict.fromkeys(("reuse", "quick"), ((bool,), "True or False")),
     "timeout": ((int, float), "a number of seconds"),
     "fused": ((bool, type(None)), "True or False"),
@@ -84,8 +84,8 @@ class CheckOptions(_Judged, total=False):
 class SuiteOptions(_Judged, total=False):
     """What `suite` takes besides: what `Options` says.
 
-    device, cuda_target, timeout, reuse, batch, compute and ring hold for every run. The others are of the real model: a tiny one is given 48 tokens
-    after each prompt, 111 cache slots, float32 weights and one thread.
+    device, cuda_target, timeout, reuse, batch, compute, ring and kv hold for every run. The others are of the real model: a tiny one is given 48
+    tokens after each prompt, 111 cache slots, float32 weights and one thread.
     out: the folder of the reproducers, a family's in families/NAME.
     """
 
@@ -96,6 +96,7 @@ class SuiteOptions(_Judged, total=False):
     batch: int
     compute: str
     ring: bool
+    kv: str
 
 
 class Options(CheckOptions, SuiteOptions, total=False):
@@ -108,6 +109,8 @@ class Options(CheckOptions, SuiteOptions, total=False):
     batch: rows of the graphs that a source is asked for; 1. Of several, each has a sequence of its own, at its own position.
     compute: what the model is computed in: `f32`, `bf16` or `f16`. Of less than f32 errors are held to Hugging Face's in that type.
     ring: whether layers with a window that is shorter than the capacity have caches as long as their window; False.
+    kv: what keys and values are kept in: `compute`, which is what the model is computed in, or `int8`, with a scale for each slot of each
+      head. Of int8 errors are held to those of Hugging Face with keys and values rounded so.
     device, cuda_target: where IREE runs the graphs (`cpu`, `cuda:0`, …), and what is compiled for on CUDA.
     threads: of IREE, or of a backend of your own; all processors. XLA takes all cores, whatever is said here.
     timeout: seconds that a source on a backend may take; 1800.
@@ -259,7 +262,7 @@ def check(
         [_file(one, "abi", "give that of the ABI file") for one in named],
     )
     context = _context(backends, options)
-    settings = dataclasses.replace(_settings(model, options, context, project), compute=files.compute)
+    settings = dataclasses.replace(_settings(model, options, context, project), compute=files.compute, kv=files.kv)
     return Record(run_all(settings, context, [files]))
 
 
@@ -283,7 +286,7 @@ def suite(
 
     _known(options, SuiteOptions, "suite")
     if model is None:
-        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute", "ring"}
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute", "ring", "kv"}
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
     _typed({"jobs": jobs})
     chosen_families = selected(_several(families))
@@ -292,13 +295,13 @@ def suite(
     page = keep or (lambda name, record: "")
     told = Told(lambda name, record: page(name, Record(record)), counted)
     given = cast(Options, options)
-    kind = given.get("batch", 1), given.get("compute", "f32"), given.get("ring", False)
+    kind = given.get("batch", 1), given.get("compute", "f32"), given.get("ring", False), given.get("kv", "compute")
     return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context, kind))
 
 
 def emit(
     model: ModelLike, phase: str = "decode", head: str = "logits", bucket: int = 64, capacity: int = 256,
-    precision: str = "f32", batch: int = 1, compute: str = "f32", ring: bool = False,
+    precision: str = "f32", batch: int = 1, compute: str = "f32", ring: bool = False, kv: str = "compute",
 ) -> Graph:  # fmt: skip
     """A graph of the bundled emitter, with its ABI.
 
@@ -309,10 +312,11 @@ def emit(
       batch: rows B; of several, the caches are [layers, B, K, S, D].
       compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`.
       ring: layers with a window W that is shorter than S are in k_ring and v_ring, [layers, K, W, D].
+      kv: `int8` for caches of integers, with k_scale and v_scale [layers, K, S]; `compute` for caches of what it computes in.
 
     Raises InputError for an argument that no graph is written for, and as `open_model` does.
     """
-    spec = GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch, compute, ring)
+    spec = GraphSpec(phase, head, capacity, bucket if phase != "decode" else 0, batch, compute, ring, kv)
     _, (graph,) = _emitted(model, precision, [spec])
     return graph
 
@@ -333,19 +337,24 @@ def open_model(model: ModelLike, precision: str = "f32", as_: str = "", compute:
 def open_session(
     model: ModelLike, capacity: int = 256, buckets: Sequence[int] = (32, 64, 128, 256), precision: str = "f32",
     backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32", ring: bool = False,
+    kv: str = "compute",
 ) -> Session:  # fmt: skip
     """A session on the bundled emitter's graphs, which pick the token themselves: greedy, of one sequence.
 
     Args:
       capacity: cache slots. buckets: the longest prompt of each prefill graph; those within the capacity are compiled.
-      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`. ring: see `emit`.
+      compute: what values between modules, caches and weights are of: `f32`, `bf16` or `f16`. ring, kv: see `emit`.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity})
     specs = [
-        GraphSpec("decode", "token", capacity, compute=compute, ring=ring),
-        *(GraphSpec("prefill", "token", capacity, b, compute=compute, ring=ring) for b in buckets if b <= capacity),
+        GraphSpec("decode", "token", capacity, compute=compute, ring=ring, kv=kv),
+        *(
+            GraphSpec("prefill", "token", capacity, b, compute=compute, ring=ring, kv=kv)
+            for b in buckets
+            if b <= capacity
+        ),
     ]
     return _opened(model, precision, specs, backend, threads)
 
@@ -353,6 +362,7 @@ def open_session(
 def open_batch(
     model: ModelLike, batch: int = 4, capacity: int = 256, chunks: Sequence[int] = (64,), head: str = "logits",
     precision: str = "f32", backend: str = BUILT_IN[0], threads: int | None = None, compute: str = "f32", ring: bool = False,
+    kv: str = "compute",
 ) -> Batch:  # fmt: skip
     """A batch on the bundled emitter's graphs: many sequences at once, each with its own length and its own sampling.
 
@@ -360,13 +370,13 @@ def open_batch(
       batch: rows, each of which holds a sequence. capacity: cache slots of a row.
       chunks: how many tokens of a prompt go at once; of several, the smallest that holds what is left. head: `logits`, or `token`
         where nothing is drawn, which is faster: the graphs then pick the most likely token themselves.
-      compute: as of `open_session`; logits are float32 of any. ring: see `emit`.
+      compute: as of `open_session`; logits are float32 of any. ring, kv: see `emit`.
 
     Raises InputError as `emit` does and for a backend that is not built in, and ToolchainError where one fails.
     """
     _typed({"threads": threads, "capacity": capacity, "batch": batch})
-    specs = [GraphSpec("decode", head, capacity, 0, batch, compute, ring)]
-    specs += [GraphSpec("extend", head, capacity, chunk, batch, compute, ring) for chunk in dict.fromkeys(chunks)]
+    specs = [GraphSpec("decode", head, capacity, 0, batch, compute, ring, kv)]
+    specs += [GraphSpec("extend", head, capacity, chunk, batch, compute, ring, kv) for chunk in dict.fromkeys(chunks)]
     return Batch(_opened(model, precision, specs, backend, threads))
 
 
@@ -400,8 +410,9 @@ def _emitted(
 ) -> tuple[Checkpoint, list[Graph]]:  # fmt: skip
     """A model, and its graphs of these, which are looked at before the model is."""
     for spec in specs:
-        _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch})
+        _typed({"capacity": spec.capacity, "bucket": spec.bucket, "batch": spec.batch, "kv": spec.kv})
         check_contract(*spec[:5])
+        refuse_beside_int8(spec.kv, spec.compute, spec.ring)
     first = specs[0]
     opened = open_model(model, precision, compute=first.compute)
     choice = untuned(batch=first.batch, precision=precision, compute=first.compute)
@@ -498,7 +509,7 @@ def _settings(model: ModelLike, options: _Shared, context: Context, project: Pro
         _named(model), given.get("tokens", 48), given.get("capacity", 256), given.get("precision", "f32"), choice,
         _out(options), given.get("rounds", 0), given.get("quick", False), as_=given.get("as_", ""),
         project=project, batch=given.get("batch", 1), compute=given.get("compute", "f32"),
-        ring=given.get("ring", False),
+        ring=given.get("ring", False), kv=given.get("kv", "compute"),
     )  # fmt: skip
 
 
