@@ -57,8 +57,8 @@ def high_nibble_unshifted(right: Right[Halves], b: LayerBuilder, packed: Value) 
 @mutant(
     "int4-minimum-negative", "int4", "the minimum is taken away", anchor=Q, replaces=PER_GROUP, weights="int4",
 )  # fmt: skip
-def minimum_negative(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
-    found = right(b, x, like)
+def minimum_negative(right: Right[Value], b: LayerBuilder, x: Value, like: Value, panels: bool = False) -> Value:
+    found = right(b, x, like, panels)
     return b.scaled(found, -1.0) if ".minimum" in x.name else found
 
 
@@ -66,20 +66,20 @@ def minimum_negative(right: Right[Value], b: LayerBuilder, x: Value, like: Value
     "int4-minimum-of-first-group", "int4", "every group of layer 1's v_proj has its row's first minimum",
     anchor="layers.1.self_attn.v_proj", replaces=PER_GROUP, weights="int4",
 )  # fmt: skip
-def minimum_of_first_group(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
+def minimum_of_first_group(right: Right[Value], b: LayerBuilder, x: Value, like: Value, panels: bool = False) -> Value:
     if b.anchor == "layers.1.self_attn.v_proj" and ".minimum" in x.name:
         x = b.broadcast_in_dim(b.part(x, x.rank - 1, 0, 1), x.shape, range(x.rank))
-    return right(b, x, like)
+    return right(b, x, like, panels)
 
 
 @mutant(
     "int4-scale-of-neighbour", "int4", "a group is scaled by the next one's scale", anchor=Q, replaces=PER_GROUP,
     weights="int4",
 )  # fmt: skip
-def scale_of_neighbour(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
+def scale_of_neighbour(right: Right[Value], b: LayerBuilder, x: Value, like: Value, panels: bool = False) -> Value:
     # The head is int8.
     scale = ".scale" in x.name and b.anchor.endswith("_proj")
-    return right(b, rolled(b, x, x.rank - 1) if scale else x, like)
+    return right(b, rolled(b, x, x.rank - 1) if scale else x, like, panels)
 
 
 @mutant(
@@ -120,8 +120,8 @@ def halves_swapped(right: Right[Halves], b: LayerBuilder, x: Value, like: Value)
     "int8-scale-missing", "int8", "layer 1's down_proj is not scaled", anchor="layers.1.mlp.down_proj",
     replaces=PER_GROUP, weights="int8",
 )  # fmt: skip
-def scale_missing(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
-    found = right(b, x, like)
+def scale_missing(right: Right[Value], b: LayerBuilder, x: Value, like: Value, panels: bool = False) -> Value:
+    found = right(b, x, like, panels)
     return b.f32(1.0, found.shape) if b.anchor == "layers.1.mlp.down_proj" else found
 
 
@@ -129,8 +129,8 @@ def scale_missing(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -
     "int8-scale-of-next-row", "int8", "each row has the next one's scales in layer 2's up_proj",
     anchor="layers.2.mlp.up_proj", replaces=PER_GROUP, weights="int8",
 )  # fmt: skip
-def scale_of_next_row(right: Right[Value], b: LayerBuilder, x: Value, like: Value) -> Value:
-    return right(b, rolled(b, x, 0) if b.anchor == "layers.2.mlp.up_proj" else x, like)
+def scale_of_next_row(right: Right[Value], b: LayerBuilder, x: Value, like: Value, panels: bool = False) -> Value:
+    return right(b, rolled(b, x, 0) if b.anchor == "layers.2.mlp.up_proj" else x, like, panels)
 
 
 @mutant(

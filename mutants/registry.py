@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -174,9 +175,15 @@ def mutant(
 
 @contextmanager
 def replaced(targets: str, wrong: Callable[..., Any]) -> Iterator[None]:
-    """`wrong(right, …)` in place of each function `right` that is a target. Only now are their modules imported."""
+    """`wrong(right, …)` in place of each function `right` that is a target. Only now are their modules imported.
+
+    Raises TypeError unless it takes whatever a target takes.
+    """
 
     def replacement(right: Callable[..., Any]) -> Callable[..., Any]:
+        taken = inspect.signature(right).parameters.values()
+        by_name = {p.name: p for p in taken if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)}
+        inspect.signature(wrong).bind(right, *(p for p in taken if p.name not in by_name), **by_name)
         return functools.wraps(right)(lambda *arguments, **named: wrong(right, *arguments, **named))
 
     with ExitStack() as stack:

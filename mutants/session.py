@@ -49,32 +49,36 @@ def given(session: Session, change: Callable[[Any], Any], argument: int, phase: 
     "session-position-next", "session-position", "decode is told position + 1",
     anchor="layers.0.self_attn.q_rope", replaces=DECODE,
 )  # fmt: skip
-def position_next(right: Right[Head], session: Session, token: int) -> Head:
+def position_next(right: Right[Head], session: Session, token: int, row: int = 0) -> Head:
     with given(session, lambda position: position + 1, argument=1):
-        return right(session, token)
+        return right(session, token, row)
 
 
 @driver(
     "session-position-stays", "session-position", "the position advances at every second decode step only",
     anchor="layers.0.self_attn.q_rope", replaces=DECODE,
 )  # fmt: skip
-def position_stays(right: Right[Head], session: Session, token: int) -> Head:
+def position_stays(right: Right[Head], session: Session, token: int, row: int = 0) -> Head:
     with given(session, lambda position: position - position % 2, argument=1):
-        return right(session, token)
+        return right(session, token, row)
 
 
 @driver("session-length-before", "session-length", "prefill is told length - 1", anchor="norm", replaces=PREFILL)
-def length_before(right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None) -> Head:
+def length_before(
+    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None, row: int = 0
+) -> Head:
     with given(session, lambda length: length - 1, argument=1, phase="prefill"):
-        return right(session, tokens, bucket)
+        return right(session, tokens, bucket, row)
 
 
 @driver(
     "session-length-of-bucket", "session-length", "prefill is told the bucket's length", anchor="norm", replaces=PREFILL
 )
-def length_of_bucket(right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None) -> Head:
+def length_of_bucket(
+    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None, row: int = 0
+) -> Head:
     with given(session, lambda length: session._bucket(len(tokens), bucket), argument=1, phase="prefill"):
-        return right(session, tokens, bucket)
+        return right(session, tokens, bucket, row)
 
 
 # ---- tokens
@@ -87,28 +91,32 @@ def length_of_bucket(right: Right[Head], session: Session, tokens: Sequence[int]
     anchor="embed_tokens",
     replaces=PREFILL,
 )
-def padding_left(right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None) -> Head:
+def padding_left(
+    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None, row: int = 0
+) -> Head:
     with given(session, lambda padded: np.roll(padded, -len(tokens)), argument=0, phase="prefill"):
-        return right(session, tokens, bucket)
+        return right(session, tokens, bucket, row)
 
 
 @driver(
     "session-bucket-too-small", "session-bucket", "the smallest bucket is taken, and the prompt cut to it",
     anchor="embed_tokens", replaces=PREFILL,
 )  # fmt: skip
-def bucket_too_small(right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None) -> Head:
+def bucket_too_small(
+    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None, row: int = 0
+) -> Head:
     smallest = min(session.buckets)
-    return right(session, tokens[:smallest], smallest)
+    return right(session, tokens[:smallest], smallest, row)
 
 
 @driver(
     "session-token-of-before", "session-token", "decode is fed the token of the step before",
     anchor="embed_tokens", replaces=DECODE,
 )  # fmt: skip
-def token_of_before(right: Right[Head], session: Session, token: int) -> Head:
+def token_of_before(right: Right[Head], session: Session, token: int, row: int = 0) -> Head:
     before: int = vars(session).get("token_before", token)
     vars(session)["token_before"] = token
-    return right(session, before)
+    return right(session, before, row)
 
 
 # ---- caches
@@ -119,10 +127,10 @@ def token_of_before(right: Right[Head], session: Session, token: int) -> Head:
     anchor="k_cache.0", replaces=PREFILL,
 )  # fmt: skip
 def caches_of_first_prompt(
-    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None
+    right: Right[Head], session: Session, tokens: Sequence[int], bucket: int | None = None, row: int = 0
 ) -> Head:
     stale = session._caches
-    head = right(session, tokens, bucket)
+    head = right(session, tokens, bucket, row)
     session._caches = stale or session._caches
     return head
 
@@ -131,10 +139,10 @@ def caches_of_first_prompt(
     "session-caches-swapped", "session-caches", "decode is given values for keys and keys for values",
     anchor="k_cache.0", replaces=DECODE,
 )  # fmt: skip
-def caches_swapped(right: Right[Head], session: Session, token: int) -> Head:
+def caches_swapped(right: Right[Head], session: Session, token: int, row: int = 0) -> Head:
     if session._caches:
         session._caches = session._caches[::-1]
-    head = right(session, token)
+    head = right(session, token, row)
     if session._caches:
         session._caches = session._caches[::-1]
     return head
@@ -144,9 +152,9 @@ def caches_swapped(right: Right[Head], session: Session, token: int) -> Head:
     "session-caches-dropped", "session-caches", "each decode step begins with empty caches",
     anchor="k_cache.0", replaces=DECODE,
 )  # fmt: skip
-def caches_dropped(right: Right[Head], session: Session, token: int) -> Head:
+def caches_dropped(right: Right[Head], session: Session, token: int, row: int = 0) -> Head:
     session._caches = None
-    return right(session, token)
+    return right(session, token, row)
 
 
 # ---- weights

@@ -30,7 +30,7 @@ from hloracle.emitters.builder import TensorType, Value
 from hloracle.emitters.layers import LayerBuilder
 from hloracle.emitters.model import Emitter, emit
 from hloracle.mutants import MUTANTS, Mutant
-from hloracle.mutants.registry import Run, held_as
+from hloracle.mutants.registry import Run, held_as, replaced
 from hloracle.reference.fixtures.tiny import TINY, write_tiny
 from hloracle.reference.model import registry
 from hloracle.reference.model.anchors import anchor_of, anchor_shape, anchors, split
@@ -159,6 +159,15 @@ def test_anchor_and_class() -> None:
             assert mutant.class_ in CLASSES, mutant.id
             # What changes a value is not said to leave them right.
             assert mutant.class_ != "invariant-broken" or mutant.id in SILENT, mutant.id
+
+
+def test_each_takes_what_it_replaces_takes() -> None:
+    """Of those that run at night alone, a call would say so then."""
+    for mutant in MUTANTS.values():
+        with mutant.installed():
+            pass
+    with pytest.raises(TypeError), replaced("emitters.matrix:MatrixBuilder._per_group", lambda right, b, x: x):
+        pass
 
 
 def test_an_unknown_mutant_is_refused_with_what_is_near() -> None:
