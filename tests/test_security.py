@@ -24,7 +24,7 @@ NAMED = {word for name in names(prose(PAGE)) for word in (name, name.split()[0])
 PLAIN = set(
     """
     --as --batch --beside --bucket --capacity --commit --compute --context --every --fail-on --function --fused --gemm --head --help
-    --jobs --json --kind --layers --layout --length --link --list --min-p --mutant --no-cache --part --phase --portable
+    --jobs --json --kind --layers --kv --layout --length --link --list --min-p --mutant --no-cache --part --phase --portable
     --precision --prompt --ratio --raw --real --repetition-penalty --result --resume --ring --rounds --seed --separate --slower --stop
     --stream --taps --temperature --threads --timeout --tokens --tolerance --top-k --top-p --tries --version -h -n -p
     """.split()
