@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from test_ring import junk
 
 from hloracle.backends.named import make_backend
 from hloracle.backends.session import Session
@@ -65,13 +66,6 @@ def session(family: str, source: str, batch: int = 1, kv: str = "int8", backend:
 
 def tokens(family: str, seed: int = 3) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, checkpoint(family).config.vocab_size, S)]
-
-
-def junk(of: Session, seed: int = 5) -> list[np.ndarray]:
-    """Numbers in slots that nothing was written to."""
-    rng = np.random.default_rng(seed)
-    shapes = of.cache_shapes if of.batch == 1 else [(s[0], of.batch, *s[1:]) for s in of.cache_shapes]
-    return [rng.normal(0, 3, shape).astype(np.float32) for shape in shapes]
 
 
 def assert_same(head: Any, wanted: Any) -> None:
