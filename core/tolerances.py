@@ -1,5 +1,5 @@
 """Every tolerance there is, each with its reason. All were chosen before what they judge was measured, but for `NARROW_MARGINS`
-and `TRUTH_RELATIVE_POSITION`, which say so.
+and `TRUTH_RELATIVE_POSITION`, which say so, as `over_rows` of core/spread.py does of what the margins are of.
 
 A floor is the measured noise of float32 itself: the largest distance of Hugging Face's float32 passes from its float64
 one, for this checkpoint, at this place. An error conforms when it is at most the stated multiple of its floor.
