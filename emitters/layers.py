@@ -429,48 +429,50 @@ class LayerBuilder(MatrixBuilder):
         def by_head(x: Value) -> Value:
             return self.reshape(self.transpose(x, (1, 0, 2, 3)), (*rows, x.shape[3]))
 
-        queries = [by_head(q) for q, _ in products]
-        visible = self.broadcast_in_dim(scoring.visible.mask, (T, G, S), (0, 2))
-        visible, slots = self.reshape(visible, (T * G, S)), self.iota((S,), "i32")
+        def part(x: Value, number: Value) -> Value:
+            start = self.multiply(number, self.i32(BLOCK))
+            return self.dynamic_slice(x, (zero, start, zero), (K, BLOCK, x.shape[2]))
+
+        queries, keys = [by_head(q) for q, _ in products], [k for _, k in products]
+        visible, slots = scoring.visible.mask, self.iota((S,), "i32")
 
         def goes_on(state: Sequence[Value]) -> Value:
             return self.compare(state[0], end, "LT")
 
+        def with_last(context: Value, shares: Value, values: Value) -> Value:
+            return self.add(context, self.dot_general(shares, values, ((2,), (1,)), ((0,), (0,))))
+
+        # What a product packs, IREE 3.13 would compute in the dispatch that packs it, for which its stack is too small. So a turn is given
+        # what it multiplies: its own keys, and the shares and values of the turn before.
         def block(state: Sequence[Value]) -> list[Value]:
-            number, maximum, total, context = state
+            number, maximum, total, context, shares, last, *now = state
             start = self.multiply(number, self.i32(BLOCK))
-
-            def part(x: Value) -> Value:
-                # IREE 3.13 takes the slice in the dispatch that packs it for the product, for which its stack is too small.
-                return self.optimization_barrier(self.dynamic_slice(x, (zero, start, zero), (K, BLOCK, x.shape[2])))
-
-            each = [
-                self.dot_general(q, part(k), ((2,), (2,)), ((0,), (0,)))
-                for q, (_, k) in zip(queries, products, strict=True)
-            ]
+            context = with_last(context, shares, last)
+            each = [self.dot_general(q, k, ((2,), (2,)), ((0,), (0,))) for q, k in zip(queries, now, strict=True)]
             scores = self.multiply(functools.reduce(self.add, each), self.f32(scoring.scaling, shape))
             if scoring.cap is not None:
                 scores = self.soft_cap(scores, scoring.cap)
-            seen = self.dynamic_slice(visible, (zero, start), (T * G, BLOCK))
+            seen = self.dynamic_slice(visible, (zero, start), (T, BLOCK))
             seen = self.and_(seen, self.over_last(self.own_keys(start, slots), seen.shape))
+            seen = self.reshape(self.broadcast_in_dim(seen, (T, G, BLOCK), (0, 2)), (T * G, BLOCK))
             scores = self.select(self.over_last(seen, shape), scores, self.f32(-INFINITY, shape))
             largest = self.maximum(maximum, self.reduce(scores, self.f32(-INFINITY), (2,), "maximum"))
-            # Nor may what packs the shares compute them.
             shares = self.exponential(self.subtract(scores, self.over_first(largest, shape)))
-            shares = self.optimization_barrier(shares)
             less = self.shrinks(maximum, largest)
             total = self.add(self.multiply(total, less), self.reduce(shares, self.f32(0.0), (2,), "add"))
             context = self.multiply(context, self.over_first(less, context.shape))
-            context = self.add(context, self.dot_general(shares, part(values), ((2,), (1,)), ((0,), (0,))))
-            return [self.add(number, self.i32(1)), largest, total, context]
+            after = self.add(number, self.i32(1))
+            return [after, largest, total, context, shares, part(values, number), *(part(k, after) for k in keys)]
 
         maximum, total = self.f32(LEAST, rows), self.f32(0.0, rows)
         if sinks is not None:  # the score of a key without a value
             maximum = self.reshape(self.broadcast_in_dim(sinks, (K, T, G), (0, 2)), rows)
             total = self.f32(1.0, rows)
+        state = [maximum, total, self.f32(0.0, (*rows, U)), self.f32(0.0, shape), self.f32(0.0, (K, BLOCK, U))]
         # Each loop begins with arrays of its own: IREE 3.13 frees what a loop began with, also where another begins with the same.
-        state = [self.optimization_barrier(x) for x in (maximum, total, self.f32(0.0, (*rows, U)))]
-        _, _, total, context = self.while_([first, *state], goes_on, block)
+        state = [*(self.optimization_barrier(x) for x in state), *(part(k, first) for k in keys)]
+        _, _, total, context, *last = self.while_([first, *state], goes_on, block)
+        context = with_last(context, *last[:2])
         context = self.divide(context, self.over_first(total, context.shape))
         return self.transpose(self.reshape(context, (K, T, G, U)), (1, 0, 2, 3))
 

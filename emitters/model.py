@@ -143,26 +143,44 @@ class BatchCache(Cache):
 
     position: Value = field(kw_only=True)
     numbers: Value = field(kw_only=True)
+    held: dict[str, Value] = field(default_factory=dict)  # of a cache, by its name as it is now: see `_held`
 
     def _write(self, b: LayerBuilder, cache: Value, new: Value) -> tuple[Value, Value]:
         (_, K, D), (L, B, _, S, _) = new.shape, cache.shape
-        heads = (B, K)
         layer = b.dynamic_slice(self.numbers, (b.i32(self.layer),), (1,))
-        # The first slot of each head, in the layer and then in all.
-        first = b.multiply(b.reshape(b.iota((B * K,), "i32"), heads), b.i32(S, heads))
-        first = b.add(first, b.broadcast_in_dim(b.multiply(layer, b.i32(B * K * S, (1,))), heads, (1,)))
-        at = b.add(first, b.over_first(b.maximum(self.position, b.i32(0, (B,))), heads))
-        at = b.reshape(at, (B * K, 1))
-        rows = b.reshape(cache, (L * B * K * S, D))
+        held = self.held.pop(cache.name, None) or self._held(b, cache)
         taken = b.over_first(b.compare(self.position, b.i32(0, (B,)), "GE"), (B, K, D))
-        # IREE 3.13 would read the old rows in the dispatch that writes the new ones, and refuse it.
-        new = b.optimization_barrier(b.select(taken, new, b.reshape(b.gather_rows(rows, at), (B, K, D))))
-        cache = b.reshape(b.scatter_rows(rows, at, b.reshape(new, (B * K, D))), cache.shape)
+        new = b.select(taken, new, b.reshape(b.looked_up(held, b.reshape(layer, ())), (B, K, D)))
+        rows = b.reshape(cache, (L * B * K * S, D))
+        rows = b.scatter_rows(rows, self._slots(b, layer, cache), b.reshape(new, (B * K, D)))
+        cache = b.reshape(rows, cache.shape)
+        self.held[cache.name] = held
         if b.on_device:
             mine = b.slice(cache, (self.layer, 0, 0, 0, 0), (self.layer + 1, B, K, S, D))
         else:
             mine = b.looked_up(b.reshape(cache, (L, B * K, S, D)), b.reshape(layer, ()))
         return cache, b.reshape(mine, (B, K, S, D))
+
+    def _held(self, b: LayerBuilder, cache: Value) -> Value:
+        """What is in each row's slot in all layers, which an idle row writes there again: [L, B, K, D].
+
+        Read before any layer is written: IREE 3.13 would read it in the dispatch that writes, and refuse that. With a barrier in each
+        layer instead, it would wait for each.
+        """
+        L, B, K, S, D = cache.shape
+        numbers = b.slice(self.numbers, (0,), (L,))
+        held = b.gather_rows(b.reshape(cache, (L * B * K * S, D)), self._slots(b, numbers, cache))
+        return b.reshape(b.optimization_barrier(held), (L, B, K, D))
+
+    def _slots(self, b: LayerBuilder, numbers: Value, cache: Value) -> Value:
+        """Which of all rows of D are those at each row's position, in the layers of these numbers: i32 [N*B*K, 1]"""
+        (N,), (_, B, K, S, _) = numbers.shape, cache.shape
+        shape = (N, B, K)
+        layer = b.broadcast_in_dim(b.multiply(numbers, b.i32(B * K * S, (N,))), shape, (0,))
+        head = b.broadcast_in_dim(b.multiply(b.iota((B * K,), "i32"), b.i32(S, (B * K,))), (N, B * K), (1,))
+        position = b.broadcast_in_dim(b.maximum(self.position, b.i32(0, (B,))), shape, (1,))
+        at = b.add(b.add(layer, b.reshape(head, shape)), position)
+        return b.reshape(at, (N * B * K, 1))
 
 
 @dataclass

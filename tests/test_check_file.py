@@ -310,8 +310,8 @@ def test_a_graph_of_one_phase(phase: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "/dev/null"])
-def test_a_path_that_is_no_file_with_a_graph(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.invoke(["check", path, "--model", "tiny-llama"]) == 2
+def test_a_path_that_is_no_file_with_a_graph(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["check", path, "--model", "tiny-llama", "--out", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert line.startswith("hloracle: ")
 

@@ -225,8 +225,8 @@ def test_a_weight_that_is_not_finite_is_found_by_generate(refused: Refused, tmp_
     assert f"weight {NORM} has 1 values" in refused("generate", model, "-p", "a b")
 
 
-def test_models_that_can_be_named(refused: Refused) -> None:
-    line = refused("run", "smollm3")
+def test_models_that_can_be_named(refused: Refused, tmp_path: Path) -> None:
+    line = refused("run", "smollm3", "--out", tmp_path)
     for name in FIXTURES:
         assert name in line
 

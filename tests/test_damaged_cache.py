@@ -14,6 +14,7 @@ from hloracle.cli.main import invoke
 from hloracle.conformance.context import Context
 from hloracle.conformance.graphs.sources import oracle_of
 from hloracle.core.cache import cache_root, noting
+from hloracle.core.child import alone
 from hloracle.emitters.model import emit
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.registry import from_hf
@@ -68,7 +69,8 @@ def test_whatever_is_damaged_is_made_anew(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert invoke(["emit", "tiny-llama", "--phase", "decode", "-o", "decode.mlir"]) == 0
-    first = judged(words, tmp_path / "first")
+    with alone():
+        first = judged(words, tmp_path / "first")
     assert first["damaged"] == []
     kinds = damage(how)
     capsys.readouterr()
@@ -77,7 +79,8 @@ def test_whatever_is_damaged_is_made_anew(
     # Of the hash of a large file there is an entry that is looked at only where the file is as it was.
     assert kinds - {name.split("/")[0] for name in second["damaged"]} <= {"digests"}
     assert "had been damaged and were made anew: " in capsys.readouterr().err
-    third = judged(words, tmp_path / "third")
+    with alone():
+        third = judged(words, tmp_path / "third")
     assert (third["damaged"], same(third)) == ([], same(first))
 
 
