@@ -471,8 +471,8 @@ class LayerBuilder(MatrixBuilder):
         state = [maximum, total, self.f32(0.0, (*rows, U)), self.f32(0.0, shape), self.f32(0.0, (K, BLOCK, U))]
         # Each loop begins with arrays of its own: IREE 3.13 frees what a loop began with, also where another begins with the same.
         state = [*(self.optimization_barrier(x) for x in state), *(part(k, first) for k in keys)]
-        _, _, total, context, *last = self.while_([first, *state], goes_on, block)
-        context = with_last(context, *last[:2])
+        _, _, total, context, shares, last, *_ = self.while_([first, *state], goes_on, block)
+        context = with_last(context, shares, last)
         context = self.divide(context, self.over_first(total, context.shape))
         return self.transpose(self.reshape(context, (K, T, G, U)), (1, 0, 2, 3))
 

@@ -69,7 +69,7 @@ def test_whatever_is_damaged_is_made_anew(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert invoke(["emit", "tiny-llama", "--phase", "decode", "-o", "decode.mlir"]) == 0
-    with alone():
+    with alone():  # the second run alone is in processes of its own, which have to tell what they find damaged
         first = judged(words, tmp_path / "first")
     assert first["damaged"] == []
     kinds = damage(how)
