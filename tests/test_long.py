@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +35,7 @@ from hloracle.localize.situation import ReferenceRun
 from hloracle.localize.workbench import Workbench
 from hloracle.mutants import MUTANTS
 from hloracle.reference.huggingface.anchor_truth import anchor_truth
-from hloracle.reference.model.anchors import anchors
+from hloracle.reference.model.anchors import anchors, products
 from hloracle.reference.model.contract import BUCKETS, GraphSpec, refuse_beyond_positions
 from hloracle.reference.model.registry import FAMILIES
 from hloracle.reference.model.weights import weight_shapes
@@ -97,6 +99,24 @@ def test_the_census_of_blocks(family: str, slots: int) -> None:
     assert pin
     assert {op for op in {*pin, *ops} if pin.get(op, 0) != ops.get(op, 0)} <= {"constant"}
     assert ops["constant"] <= pin["constant"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "deepseek_v3"])
+def test_products_of_a_graph_in_blocks(family: str) -> None:
+    """What the last turn left is multiplied after the loop: one product with that of each turn, unless it is another one."""
+    config = tiny(family).config
+    graph = emit(config, "extend", "logits", LONG, BUCKETS[-1])
+    assert sum(inspect(graph).matmuls.values()) == sum(products(config).values())
+    *_, last = (line for line in graph.text.splitlines() if "dot_general" in line and ".loop#" in line)
+    shares, kind = re.findall(r"%[\w.#]+", last)[1], re.findall(r"tensor<[\dx]+xf32>", last)[0]
+    heads, rows, _ = re.findall(r"\d+", kind)[:3]
+    other = (
+        f"%other = stablehlo.dot_general {shares}, {shares}, batching_dims = [0] x [0], contracting_dims = [2] x [2] : "
+    )
+    other += f"({kind}, {kind}) -> tensor<{heads}x{rows}x{rows}xf32>"
+    more = inspect(replace(graph, text=graph.text.replace(last, f"{last}\n{other}")))
+    assert not more.error
+    assert sum(more.matmuls.values()) == sum(products(config).values()) + 1
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek_v3"])

@@ -59,7 +59,8 @@ class GraphFacts:
     beyond: what no backend here can run, in words.
     reductions: those whose value depends on how often a compiler uses their initial value.
     matmuls: products by anchor, layers told apart: dot_general, sums of products of which some are hidden, and sums of a weight
-      that is held in another way; that of a fused weight once for each part that takes its own rows of it.
+      that is held in another way; that of a fused weight once for each part that takes its own rows of it, and one that each
+      turn of a loop does for the turn before once, though the last stands after the loop.
     tables: constants of more than one value, as digests of their distinct absolute float32 values.
     places: for each of the findings below, the anchor where the first of them stands.
     custom_calls: targets that are not allowed. allowed_calls: how often each target that is allowed is called.
@@ -185,6 +186,25 @@ def _sums_products(reduce: Any) -> bool:
         _name(multiply) == "stablehlo.multiply"
         and all(_name(operand.owner) == "stablehlo.broadcast_in_dim" for operand in multiply.operands)
         for multiply in (branch.owner for branch in list(select.operands)[1:])
+    )
+
+
+DIMENSIONS = "dot_dimension_numbers"
+
+
+def _last_of_loop(product: Any, ir: Any) -> bool:
+    """Whether a product of a loop's results is what each turn does first: that of what the last turn left, and no other product."""
+    owners = {operand.owner for operand in product.operands}
+    if [*map(_name, owners)] != ["stablehlo.while"]:
+        return False
+    carried = [ir.OpResult(operand).result_number for operand in product.operands]
+    turn = next(iter(owners)).regions[1].blocks[0]
+    given = [turn.arguments[number] for number in carried]
+    return any(
+        _name(op) == "stablehlo.dot_general"
+        and [*op.operands] == given
+        and op.attributes[DIMENSIONS] == product.attributes[DIMENSIONS]
+        for op in turn
     )
 
 
@@ -361,7 +381,9 @@ def _walk(operations: Sequence[Any], ir: Any, allowed: Sequence[str]) -> dict[st
                 beyond.append(f"stablehlo.{kind}, which is of several devices")
             if any("f64" in str(r.type) for r in operation.results):
                 note("f64", f"{kind} in {where}", operation)
-            if kind == "dot_general" or (kind == "reduce" and _sums_products(operation)):
+            if (kind == "dot_general" and not _last_of_loop(operation, ir)) or (
+                kind == "reduce" and _sums_products(operation)
+            ):
                 matmuls[anchor_of(anchor)] += 1
             if kind == "constant" and (table := _table(_elements(operation), ir)):
                 note("tables", table, operation)
