@@ -79,7 +79,7 @@ def cli() -> None:
 @options.layout()
 @options.fused("fused")
 @options.tokens
-@options.capacity
+@options.capacity()
 @options.batch
 @options.compute
 @options.ring
@@ -122,6 +122,7 @@ def run(model: str, mutant: str, as_json: bool, out: Path, **asked: Any) -> int:
 @cli.command()
 @click.argument("families", nargs=-1, metavar="[FAMILY]...")
 @options.jobs
+@options.capacity(None, "256, and 111 of a tiny model")
 @options.batch
 @options.compute
 @options.ring
@@ -142,12 +143,16 @@ def suite(families: tuple[str, ...], jobs: int, as_json: bool, out: Path, **aske
     import hloracle
     from hloracle.backends.devices import open_device
     from hloracle.cli.show import print_families
+    from hloracle.conformance.settings import QUICK_CAPACITY
     from hloracle.conformance.suite import selected, with_rings
     from hloracle.reports.record import remove_family, write_family
 
     chosen, model = selected(families), None if families else DEFAULT_MODEL
+    slots = asked["capacity"] or QUICK_CAPACITY
+    if asked["capacity"] is None:
+        del asked["capacity"]
     if asked["ring"] and not families:
-        chosen, model = with_rings(chosen), None
+        chosen, model = with_rings(chosen, slots), None
         left = [name for name in selected(()) if name not in chosen]
         say(
             f"{DEFAULT_MODEL} and {len(left)} families are left out, which have no layer with a window: {', '.join(left)}"
@@ -273,7 +278,7 @@ def abi(
     "--head", type=click.Choice(["token", "logits"]), default="logits", show_default=True, help="What it answers with."
 )
 @click.option("--bucket", type=int, default=64, show_default=True, help="Tokens of a prefill or an extend graph.")
-@options.capacity
+@options.capacity()
 @options.batch
 @options.compute
 @options.ring

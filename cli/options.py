@@ -158,9 +158,19 @@ reuse: Option = click.option(
     help="Run everything, also that whose outcome is in the cache.",
 )  # fmt: skip
 pin: Option = click.option("--pin", is_flag=True, help="Write down in mutants/ what came of them.")
-capacity: Option = click.option(
-    "--capacity", type=int, default=256, show_default=True, help="Slots of the key and value caches."
-)
+
+
+def capacity(default: int | None = 256, by_default: str = "") -> Option:
+    """`--capacity`. by_default: what stands in its help where the default depends on the model."""
+    return click.option(
+        "--capacity",
+        type=int,
+        default=default,
+        show_default=by_default or True,
+        help="Slots of the key and value caches.",
+    )
+
+
 batch: Option = click.option(
     "--batch", type=int, default=1, show_default=True, metavar="B",
     help="Rows of the graphs: B sequences at once, each at its own position. Prompts then go in chunks, into one row each.",

@@ -73,7 +73,8 @@ class Settings:
     @property
     def buckets(self) -> tuple[int, ...]:
         """Of the graphs of a prompt that a source is asked for."""
-        return (QUICK_BUCKET,) if self.quick else tuple(b for b in BUCKETS if b <= self.capacity)
+        fitting = tuple(b for b in BUCKETS if b <= self.capacity)
+        return tuple(b for b in fitting if b <= QUICK_BUCKET)[-1:] if self.quick else fitting
 
     def validate(self) -> None:
         """Raises InputError that names the flag, unless graphs of this capacity can be asked for these tokens."""

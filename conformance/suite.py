@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
 from hloracle.backends.plain import plain_compilers
 from hloracle.conformance.checks.check import Question
@@ -66,14 +67,14 @@ def selected(families: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(families)) or list(FAMILIES)
 
 
-def with_rings(families: Sequence[str]) -> list[str]:
-    """Those whose tiny model has a layer with a window that is shorter than the caches of its run."""
-    return [name for name in families if from_hf(TINY[name]).windowed(QUICK_CAPACITY)]
+def with_rings(families: Sequence[str], slots: int = QUICK_CAPACITY) -> list[str]:
+    """Those whose tiny model has a layer with a window that is shorter than caches of so many slots."""
+    return [name for name in families if from_hf(TINY[name]).windowed(slots)]
 
 
 def run_suite(
     families: Sequence[str], real: Settings | None, jobs: int, out: Path | None, tell: Told, context: Context,
-    kind: tuple[int, str, bool, str] = (1, "f32", False, "compute"),
+    alike: Mapping[str, Any] = MappingProxyType({}),
 ) -> Record:  # fmt: skip
     """The tiny models of the families, `jobs` at a time, and the real model beside them; what is timed waits for them.
 
@@ -82,7 +83,7 @@ def run_suite(
       real: of the real model's run; None leaves it out.
       out: the report's folder. A family's reproducer goes to families/NAME in it; with None none is written.
       tell: what is done with a family's record. context: what every run works with; a family's in one thread.
-      kind: rows of the tiny models' graphs, what they compute in, whether windowed layers have rings, and what keys and values are in.
+      alike: what the families' settings are besides those of a tiny model: fields of Settings, such as `batch`.
     Returns the record of the real model, or without it of the first family; its verdict is that of all, and its
     `families` has a row for each, the record's own model first.
     Raises InputError when the real model cannot be run, or one whose process died cannot be read either; and for rings in a family
@@ -90,9 +91,10 @@ def run_suite(
     """
     if real is not None:
         real.validate()
-    if kind[2] and (without := [name for name in families if name not in with_rings(families)]):
+    slots = alike.get("capacity", QUICK_CAPACITY)
+    if alike.get("ring") and (without := [name for name in families if name not in with_rings(families, slots)]):
         what = f"needs a layer with a window, and {without[0]} has none"
-        raise InputError(what, "--ring", f"name some of: {', '.join(with_rings(list(FAMILIES)))}")
+        raise InputError(what, "--ring", f"name some of: {', '.join(with_rings(list(FAMILIES), slots))}")
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
@@ -111,7 +113,7 @@ def run_suite(
                     raise error
                 return tell.keep(name, record)
 
-            items = [family_run(name, out, context, *kind) for name in families]
+            items = [family_run(name, out, context, alike) for name in families]
             told = dataclasses.replace(tell, keep=done)
             records, ordered = run_families(items, jobs, told, progress, partial(report, 0))
         report(0, "")
@@ -187,24 +189,12 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
 
 
 def family_run(
-    name: str, out: Path | None, context: Context, batch: int = 1, compute: str = "f32", ring: bool = False, kv: str = "compute"
-) -> FamilyRun:  # fmt: skip
-    """A quick run of a family's tiny model, in one thread; of graphs of so many rows, which compute in this, with rings or not, and keep
-    keys and values in that.
-    """
+    name: str, out: Path | None, context: Context, alike: Mapping[str, Any] = MappingProxyType({})
+) -> FamilyRun:
+    """A quick run of a family's tiny model, in one thread. alike: see `run_suite`."""
     out = out / "families" / name if out is not None else None
-    settings = Settings(
-        f"tiny-{name}",
-        TOKENS,
-        QUICK_CAPACITY,
-        out=out,
-        quick=True,
-        rounds=0,
-        batch=batch,
-        compute=compute,
-        ring=ring,
-        kv=kv,
-    )
+    tiny = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0)
+    settings = dataclasses.replace(tiny, **alike)
     settings.validate()
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 

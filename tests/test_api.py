@@ -654,7 +654,7 @@ def test_a_graph_s_text_in_a_wrong_place_is_cut(call: Callable[[str], Any]) -> N
         *(
             (partial(hloracle.suite, ["llama"], **{key: value}), f"{key}: has no effect on the tiny models; ")
             for key, value in {
-                "tokens": 3, "capacity": 64, "precision": "bf16", "layout": "rows", "fused": False, "rounds": 0, "threads": 1,
+                "tokens": 3, "precision": "bf16", "layout": "rows", "fused": False, "rounds": 0, "threads": 1,
                 "quick": True,
             }.items()
         ),

@@ -163,6 +163,14 @@ def test_how_families_are_judged(stub: Callable[..., Stub]) -> None:
         settings.validate()
 
 
+@pytest.mark.parametrize(
+    ("capacity", "buckets", "phase"), [(48, (32,), "prefill"), (111, (64,), "prefill"), (300, (64,), "extend")]
+)
+def test_how_families_are_judged_with_other_slots(capacity: int, buckets: tuple[int, ...], phase: str) -> None:
+    settings, _ = suite.family_run("llama", None, Context(), {"capacity": capacity})
+    assert (settings.capacity, settings.buckets, settings.prompt) == (capacity, buckets, phase)
+
+
 def test_no_worst_where_nothing_was_compared() -> None:
     record = sample()
     record["anchors"] = []
@@ -423,7 +431,7 @@ def test_the_command(
     assert cli.invoke(["suite", "--out", str(tmp_path), "--threads", "2", "--rounds", "3"]) == status
     assert asked[0] == list(FAMILIES)
     assert asked[1] == Settings("smollm2-135m-instruct", out=tmp_path, rounds=3)
-    assert (asked[-2].threads, asked[-1]) == (2, (1, "f32", False, "compute"))
+    assert (asked[-2].threads, asked[-1]) == (2, {"batch": 1, "compute": "f32", "ring": False, "kv": "compute"})
     assert not stale.exists()
     assert load(tmp_path / "report.json")["families"] == make()["families"]
     printed = capsys.readouterr().out
@@ -434,13 +442,18 @@ def test_the_command(
 def test_named_families_run_without_the_real_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    asked: list[Any] = []
+
     def run_suite(families: list[str], real: Settings | None, *rest: Any) -> Record:
         assert (families, real) == (["qwen3"], None)
+        asked.append(rest[-1])
         return suite_sample()
 
     monkeypatch.setattr(suite, "run_suite", run_suite)
-    assert cli.invoke(["suite", "qwen3", "--out", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["families"] == suite_sample()["families"]
+    for more in ([], ["--capacity", "300"]):
+        assert cli.invoke(["suite", "qwen3", "--out", str(tmp_path), "--json", *more]) == 0
+        assert json.loads(capsys.readouterr().out)["families"] == suite_sample()["families"]
+    assert [alike.get("capacity") for alike in asked] == [None, 300]
 
 
 def test_what_cannot_run_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

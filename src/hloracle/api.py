@@ -84,8 +84,8 @@ class CheckOptions(_Judged, total=False):
 class SuiteOptions(_Judged, total=False):
     """What `suite` takes besides: what `Options` says.
 
-    device, cuda_target, timeout, reuse, batch, compute, ring and kv hold for every run. The others are of the real model: a tiny one is given 48
-    tokens after each prompt, 111 cache slots, float32 weights and one thread.
+    device, cuda_target, timeout, reuse, capacity, batch, compute, ring and kv hold for every run. The others are of the real model: a
+    tiny one is given 48 tokens after each prompt, float32 weights and one thread, and 111 cache slots where no capacity is given.
     out: the folder of the reproducers, a family's in families/NAME.
     """
 
@@ -97,6 +97,9 @@ class SuiteOptions(_Judged, total=False):
     compute: str
     ring: bool
     kv: str
+
+
+ALIKE = frozenset({"capacity", "batch", "compute", "ring", "kv"})  # of every run of a suite, and a setting by that name
 
 
 class Options(CheckOptions, SuiteOptions, total=False):
@@ -286,7 +289,7 @@ def suite(
 
     _known(options, SuiteOptions, "suite")
     if model is None:
-        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - {"batch", "compute", "ring", "kv"}
+        of_the_model = SuiteOptions.__optional_keys__ - _Shared.__optional_keys__ - ALIKE
         _without_effect(options, sorted(of_the_model), "the tiny models", "give a model that is run beside them")
     _typed({"jobs": jobs})
     chosen_families = selected(_several(families))
@@ -294,9 +297,8 @@ def suite(
     real = _settings(model, options, context) if model is not None else None
     page = keep or (lambda name, record: "")
     told = Told(lambda name, record: page(name, Record(record)), counted)
-    given = cast(Options, options)
-    kind = given.get("batch", 1), given.get("compute", "f32"), given.get("ring", False), given.get("kv", "compute")
-    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context, kind))
+    alike = {name: value for name, value in options.items() if name in ALIKE}
+    return Record(run_suite(chosen_families, real, jobs or threads_available(), _out(options), told, context, alike))
 
 
 def emit(
