@@ -279,7 +279,7 @@ def statuses(record: dict[str, Any], *expected: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("head", ["logits", "token"])
+@pytest.mark.parametrize("head", only(["logits"], ["logits", "token"]))
 def test_graphs_of_one_session(head: str, tmp_path: Path) -> None:
     """All that they return is compared, from inside as well, and with a fault put in on purpose."""
     record = checked(tmp_path, *both(head=head))
@@ -350,7 +350,7 @@ def test_each_prefill_graph_is_given_every_length(small: int, large: int, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("length", [2, 8])
+@pytest.mark.parametrize("length", only([8], [2, 8]))
 def test_prefill_alone_is_given_prompts_that_fill_it(
     length: int, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -567,6 +567,7 @@ def test_graphs_that_are_not_of_one_session(
         open_files(paths, given)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backends", ON_XLA)
 def test_a_cache_of_two_slots(backends: tuple[str, ...], tmp_path: Path, no_gates: None) -> None:
     """The calls that are made twice fill no slot that there is not."""

@@ -279,7 +279,7 @@ def test_the_piece_of_a_part_holds_the_whole_product(folder: Path) -> None:
 
 # Whose slice is another one; of which precision; with biases.
 PROBED = only(
-    [("", "int4", True), ("k_proj", "f32", False)],
+    [("k_proj", "f32", False)],
     [("", "int4", True), ("k_proj", "f32", False), ("k_proj", "int4", True), ("v_proj", "int4", False)],
 )
 SLICES = {"k_proj": r"96:128\]", "v_proj": r"128:160\]"}

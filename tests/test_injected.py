@@ -240,7 +240,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("id", ["ops-torn-ops-exchanged", nightly("ops-call-main-killed"), "ops-read-only-cold"])
+@pytest.mark.parametrize(
+    "id", ["ops-torn-ops-exchanged", nightly("ops-call-main-killed"), nightly("ops-read-only-cold")]
+)
 def test_a_row_is_green(id: str, base: Path, tmp_path: Path) -> None:
     (row,) = (row for row in ROWS if row.id == id)
     if row.fault.needs_mounts and not namespace():

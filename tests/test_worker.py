@@ -420,6 +420,7 @@ def test_a_worker_that_crashes_in_a_run() -> None:
     assert whole(record)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_does_not_start_in_a_run() -> None:
     record = judged(worker("acme", misbehaving("leave", "start")))
     assert record.verdict.class_ == "compiler-fault"
