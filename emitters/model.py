@@ -339,7 +339,7 @@ class Emitter:
         named = {a.name: value for a, value in zip(abi.arguments, arguments, strict=True)}
         weights = _weights(config, layout or {}, named)
         block, model = _architecture(config).block, weights.inside("model")
-        step = {"prefill": _prefill, "extend": _extend, "decode": _decode if batch == 1 else _decode_batch}[phase]
+        step = {"prefill": _prefill, "extend": _extend, "decode": _decode}[phase]
         taken = step(b, config, named, abi)
 
         with b.scope("embed_tokens"):
@@ -422,50 +422,29 @@ def in_blocks(abi: Abi, on_device: bool, keys: int) -> bool:
 
 
 def _decode(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
-    """One token, which attends to what is in the cache."""
-    position, S, W = named["position"], abi.capacity, abi.ring
-    numbers = None if b.on_device else b.layer_numbers(len(config.layers), position)
-
-    def cache(k: Value, v: Value, slot: Value = position) -> Cache:
-        if numbers is None:
-            return DecodeCacheOnDevice(k, v, position=slot)
-        return DecodeCache(k, v, position=slot, numbers=numbers)
-
-    def visible(window: int | None) -> Visible:
-        if window is not None and _in_ring(abi, window):
-            return Visible(b.visible_in_ring(position, W, window))
-        return Visible(b.visible_to_position(position, S, window))
-
-    masks = _masks(config, S, visible)
-    ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, position, None) for r in config.ropes}
-
-    def ring(k: Value, v: Value) -> Cache:
-        return cache(k, v, b.ring_slots(position, W))
-
-    return Taken(named["token"], ropes, masks, _caches(b, config, abi, named, cache, ring))
-
-
-def _decode_batch(b: LayerBuilder, config: Config, named: dict[str, Value], abi: Abi) -> Taken:
-    """One token in each row, at that row's position, which attends to what is in that row's cache."""
-    position, B, S, W = named["position"], abi.batch, abi.capacity, abi.ring
-    positions = b.maximum(position, b.i32(0, (B,)))  # an idle row is computed as if it were at its beginning
-    numbers = b.layer_numbers(len(config.layers), b.reshape(b.slice(position, (0,), (1,)), ()), least=-1)
-
-    def cache(k: Value, v: Value, slot: Value = position) -> Cache:
-        return BatchCache(k, v, position=slot, numbers=numbers)
+    """One token, which attends to what is in the cache; of a batch one in each row, at that row's position, in that row's cache."""
+    position, S, W, layers = named["position"], abi.capacity, abi.ring, len(config.layers)
+    own: Value = position
+    make: Callable[..., Cache] = DecodeCacheOnDevice
+    if abi.batch > 1:
+        own = b.maximum(position, b.i32(0, (abi.batch,)))  # an idle row is computed as if it were at its beginning
+        first = b.reshape(b.slice(position, (0,), (1,)), ())
+        make = partial(BatchCache, numbers=b.layer_numbers(layers, first, least=-1))
+    elif not b.on_device:
+        make = partial(DecodeCache, numbers=b.layer_numbers(layers, position))
 
     def visible(window: int | None) -> Visible:
         if window is not None and _in_ring(abi, window):
-            return Visible(b.visible_in_ring(positions, W, window))
-        return Visible(b.visible_to_positions(positions, S, window))
-
-    masks = _masks(config, S, visible)
-    ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, positions, None) for r in config.ropes}
+            return Visible(b.visible_in_ring(own, W, window))
+        see = b.visible_to_position if abi.batch == 1 else b.visible_to_positions
+        return Visible(see(own, S, window))
 
     def ring(k: Value, v: Value) -> Cache:
-        return cache(k, v, b.ring_slots(position, W))
+        return make(k, v, position=b.ring_slots(position, W))
 
-    return Taken(named["token"], ropes, masks, _caches(b, config, abi, named, cache, ring))
+    masks = _masks(config, S, visible)
+    ropes = {r: b.rope_rows(decode_tables(r, S), r.interleaved, own, None) for r in config.ropes}
+    return Taken(named["token"], ropes, masks, _caches(b, config, abi, named, partial(make, position=position), ring))
 
 
 def _in_ring(abi: Abi, window: int | None) -> bool:

@@ -17,7 +17,7 @@ from hloracle.core.abi import Abi, Graph
 from hloracle.core.locations import name_of
 from hloracle.reference.model.config import Config
 from hloracle.reference.model.contract import graph_abi, graph_name
-from hloracle.reference.oracle.model import decode, decode_batch, extend, prefill
+from hloracle.reference.oracle.model import decode, extend, prefill
 
 ANCHOR_PART = re.compile(r"layers\.\d+|[a-z_]+")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32, "i8": jnp.int8}
@@ -58,7 +58,7 @@ def _function(config: Config, head: str, abi: Abi) -> Callable[..., tuple[Array,
         if abi.phase == "prefill":
             empty = {r.role: jnp.zeros(r.shape, DTYPES[r.dtype]) for r in abi.results if r.role in abi.caches}
             return prefill(config, head, abi.capacity, weights, **given, caches=empty)
-        step = extend if abi.phase == "extend" else decode if abi.batch == 1 else decode_batch
+        step = extend if abi.phase == "extend" else decode
         caches = {role: given.pop(role) for role in abi.caches}
         return step(config, head, abi.capacity, weights, **given, caches=caches)
 

@@ -293,44 +293,26 @@ def extend(
 def decode(
     config: Config, head: str, capacity: int, weights: Sequence[Array], token: Array, position: Array, caches: Caches
 ) -> tuple[Array, ...]:
-    """token, position int32; caches [L, K, S, D] -> (head, the caches). Positions up to its own are visible."""
-    S = capacity
+    """token, position int32; caches [L, K, S, D] -> (head, the caches). Positions up to its own are visible.
 
-    def visible(window: int | None) -> Array:
-        if window is not None and "k_ring" in caches:
-            return visible_in_ring(position, caches["k_ring"].shape[-2], window)
-        return visible_to_position(position, S, window)
-
-    def of_ring(k: Array, v: Array) -> Cache:
-        return DecodeCache(k, v, position=ring_slots(position, k.shape[-2]))
-
-    ropes = {rope: rope_rows(decode_tables(rope, S), rope.interleaved, position, None) for rope in config.ropes}
-    masks = _masks(config, S, visible)
-    held = _caches(config, S, caches, partial(DecodeCache, position=position), of_ring)
-    return _step(config, head, weights, token, ropes, masks, held, None)
-
-
-def decode_batch(
-    config: Config, head: str, capacity: int, weights: Sequence[Array], token: Array, position: Array, caches: Caches
-) -> tuple[Array, ...]:
-    """token, position int32 [B]; caches [L, B, K, S, D] -> (heads, the caches).
-
-    Positions up to its own, of its own row, are visible to each. A row at position -1 is idle.
+    Of a batch token, position [B]; caches [L, B, K, S, D] -> (heads, the caches). Each row sees its own positions alone, and one at
+    position -1 is idle.
     """
-    S = capacity
-    positions = lax.max(position, 0)  # an idle row is computed as if it were at its beginning
+    S, batch = capacity, position.ndim == 1
+    own = lax.max(position, 0) if batch else position  # an idle row is computed as if it were at its beginning
+    cache = BatchCache if batch else DecodeCache
 
     def visible(window: int | None) -> Array:
         if window is not None and "k_ring" in caches:
-            return visible_in_ring(positions, caches["k_ring"].shape[-2], window)
-        return visible_to_positions(positions, S, window)
+            return visible_in_ring(own, caches["k_ring"].shape[-2], window)
+        return visible_to_positions(own, S, window) if batch else visible_to_position(own, S, window)
 
     def of_ring(k: Array, v: Array) -> Cache:
-        return BatchCache(k, v, position=ring_slots(position, k.shape[-2]))
+        return cache(k, v, position=ring_slots(position, k.shape[-2]))
 
-    ropes = {rope: rope_rows(decode_tables(rope, S), rope.interleaved, positions, None) for rope in config.ropes}
+    ropes = {rope: rope_rows(decode_tables(rope, S), rope.interleaved, own, None) for rope in config.ropes}
     masks = _masks(config, S, visible)
-    held = _caches(config, S, caches, partial(BatchCache, position=position), of_ring)
+    held = _caches(config, S, caches, partial(cache, position=position), of_ring)
     return _step(config, head, weights, token, ropes, masks, held, None)
 
 
