@@ -34,6 +34,7 @@ from hloracle.core.record import Family, Mutants, Record, WorstAnchor
 from hloracle.reference.fixtures.named import resolve
 from hloracle.reference.fixtures.tiny import TINY
 from hloracle.reference.model.checkpoint import open_checkpoint
+from hloracle.reference.model.contract import refuse_beyond_positions
 from hloracle.reference.model.registry import FAMILIES, from_hf
 
 TOKENS = 48
@@ -93,8 +94,10 @@ def run_suite(
         real.validate()
     slots = alike.get("capacity", QUICK_CAPACITY)
     if alike.get("ring") and (without := [name for name in families if name not in with_rings(families, slots)]):
-        what = f"needs a layer with a window, and {without[0]} has none"
-        raise InputError(what, "--ring", f"name some of: {', '.join(with_rings(list(FAMILIES), slots))}")
+        what = f"needs a layer with a window of less than {slots} slots, and {without[0]} has none"
+        some = ", ".join(with_rings(list(FAMILIES), slots))
+        raise InputError(what, "--ring", f"name some of: {some}" if some else "give a larger --capacity")
+    items = [family_run(name, out, context, alike) for name in families]
     progress = context.progress
     report = _two_lines(progress)
     record, seconds = None, 0.0
@@ -113,7 +116,6 @@ def run_suite(
                     raise error
                 return tell.keep(name, record)
 
-            items = [family_run(name, out, context, alike) for name in families]
             told = dataclasses.replace(tell, keep=done)
             records, ordered = run_families(items, jobs, told, progress, partial(report, 0))
         report(0, "")
@@ -191,11 +193,12 @@ def judged_beside(report: Report, settings: Settings, context: Context, started:
 def family_run(
     name: str, out: Path | None, context: Context, alike: Mapping[str, Any] = MappingProxyType({})
 ) -> FamilyRun:
-    """A quick run of a family's tiny model, in one thread. alike: see `run_suite`."""
+    """A quick run of a family's tiny model, in one thread. alike: see `run_suite`. Raises InputError for slots that it cannot have."""
     out = out / "families" / name if out is not None else None
     tiny = Settings(f"tiny-{name}", TOKENS, QUICK_CAPACITY, out=out, quick=True, rounds=0)
     settings = dataclasses.replace(tiny, **alike)
     settings.validate()
+    refuse_beyond_positions(from_hf(TINY[name]), settings.capacity, settings.model)
     return settings, dataclasses.replace(context, threads=1, progress=Progress())
 
 

@@ -59,9 +59,10 @@ def same(record: dict[str, Any]) -> Any:
     return record["verdict"], checks, record["anchors"], record["floors"], record["tokens"]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("how", [byte, half, empty])
-@pytest.mark.parametrize("words", [CHECK, RUN], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "how", [byte, pytest.param(half, marks=pytest.mark.nightly), pytest.param(empty, marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize("words", [CHECK, pytest.param(RUN, marks=pytest.mark.nightly)], ids=lambda words: words[0])
 def test_whatever_is_damaged_is_made_anew(
     words: tuple[str, ...], how: Callable[[bytes], bytes], empty_cache: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -21,7 +21,6 @@ def replayed() -> dict[str, Any]:
     return {row["name"]: row for row in fuzz("fuzz.kept")}
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_it_is_no_finding_any_more(path: Path, replayed: dict[str, Any]) -> None:
     found = replayed[path.stem]

@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import re
 import threading
 import time
 import types
@@ -169,6 +170,23 @@ def test_how_families_are_judged(stub: Callable[..., Stub]) -> None:
 def test_how_families_are_judged_with_other_slots(capacity: int, buckets: tuple[int, ...], phase: str) -> None:
     settings, _ = suite.family_run("llama", None, Context(), {"capacity": capacity})
     assert (settings.capacity, settings.buckets, settings.prompt) == (capacity, buckets, phase)
+
+
+@pytest.mark.parametrize(
+    ("alike", "words"),
+    [
+        ({"capacity": 40}, "--tokens: is 48, more than the 40 cache slots"),
+        ({"capacity": 60_000}, "--capacity: is 60,000, and tiny-llama has 1,024 positions; ask for at most as many"),
+        (
+            {"capacity": 48, "ring": True},
+            "--ring: needs a layer with a window of less than 48 slots, and llama has none",
+        ),
+    ],
+)
+def test_slots_that_a_tiny_model_cannot_have(alike: dict[str, Any], words: str) -> None:
+    """Refused before anything runs, which would be a report of a model without an answer."""
+    with pytest.raises(InputError, match=re.escape(words)):
+        suite.run_suite(["llama"], None, 1, None, Told(), Context(), alike)
 
 
 def test_no_worst_where_nothing_was_compared() -> None:

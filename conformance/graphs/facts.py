@@ -193,19 +193,23 @@ DIMENSIONS = "dot_dimension_numbers"
 
 
 def _last_of_loop(product: Any, ir: Any) -> bool:
-    """Whether a product of a loop's results is what each turn does first: that of what the last turn left, and no other product."""
+    """Whether a product of a loop's results is one that each turn makes of what the turn before left: the last turn's, made once."""
     owners = {operand.owner for operand in product.operands}
     if [*map(_name, owners)] != ["stablehlo.while"]:
         return False
     carried = [ir.OpResult(operand).result_number for operand in product.operands]
     turn = next(iter(owners)).regions[1].blocks[0]
     given = [turn.arguments[number] for number in carried]
-    return any(
-        _name(op) == "stablehlo.dot_general"
-        and [*op.operands] == given
-        and op.attributes[DIMENSIONS] == product.attributes[DIMENSIONS]
-        for op in turn
-    )
+
+    def same(op: Any, operands: Sequence[Any]) -> bool:
+        return (
+            _name(op) == "stablehlo.dot_general"
+            and [*op.operands] == [*operands]
+            and op.attributes[DIMENSIONS] == product.attributes[DIMENSIONS]
+        )
+
+    users = {use.owner for use in product.operands[0].uses}
+    return sum(same(op, product.operands) for op in users) == 1 and any(same(op, given) for op in turn)
 
 
 def _name(owner: Any) -> str:

@@ -66,13 +66,11 @@ def check_contract(phase: str, head: str, capacity: int, bucket: int = 0, batch:
         raise InputError(f"is {bucket!r}", "--bucket", f"give one of {', '.join(map(str, BUCKETS))}")
 
 
-def refuse_beyond_positions(config: Config, capacity: int) -> None:
+def refuse_beyond_positions(config: Config, capacity: int, name: str = "the model") -> None:
     """Raises InputError for more slots than the model has positions; where RoPE is `dynamic`, it may have any number."""
     most = config.max_position_embeddings
     if capacity > most and all(rope.type != "dynamic" for rope in config.ropes):
-        raise InputError(
-            f"is {capacity:,}, and the model has {most:,} positions", "--capacity", "ask for at most as many"
-        )
+        raise InputError(f"is {capacity:,}, and {name} has {most:,} positions", "--capacity", "ask for at most as many")
 
 
 def refuse_without_rings(config: Config, capacity: int) -> None:
