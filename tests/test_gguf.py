@@ -338,6 +338,18 @@ def test_tokenizer_and_chat_template(tmp_path: Path, architecture: str) -> None:
     assert json.loads((directory / "config.json").read_text())["eos_token_id"] == 259
 
 
+def test_the_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By us and by transformers, which reads it for the config, the weights and the tokenizer; in a precision as well."""
+    read: list[Path] = []
+    own = gguf_library.GGUFReader.__init__
+    monkeypatch.setattr(gguf_library.GGUFReader, "__init__", lambda self, path: (read.append(path), own(self, path))[1])
+    maps, reader = gguf_library.get_tensor_name_map, gguf_library.GGUFReader
+    _convert(tmp_path)
+    quantized_gguf(tmp_path / "model.gguf", tmp_path, "int8")
+    assert read == [tmp_path / "model.gguf"] * 2
+    assert (gguf_library.get_tensor_name_map, gguf_library.GGUFReader) == (maps, reader)
+
+
 def test_without_tokenizer(tmp_path: Path) -> None:
     directory, _ = _convert(tmp_path, tokenizer=False)
     assert not (directory / "tokenizer.json").exists()
