@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -302,10 +303,7 @@ class Anatomy:
         abi, part = self.graph.abi, role if role in SCALES else cache_of(role)
         value = self._operations[-1].operands[abi.result(role)]
         layers = [layer for name, layer in self._written if name == part and abi.role(name, layer) == role]
-        whole = (
-            value.owner.operands[0] if role in SCALES and value not in self._arguments else value
-        )  # without its last axis of one
-        if layers and self._written[part, max(layers)] in (value, whole):
+        if layers and self._written[part, max(layers)] in self._reshaped(value):
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
@@ -313,6 +311,13 @@ class Anatomy:
         graph, _ = self._write("returned", [role], [value], boundary)
         line, text = self._lines.get(len(self._operations) - 1, (0, ""))
         return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
+
+    def _reshaped(self, value: Any) -> list[Any]:
+        """A value, and what it is in another shape."""
+        found = [value]
+        while found[-1] not in self._arguments and found[-1].owner.operation.name == "stablehlo.reshape":
+            found.append(found[-1].owner.operands[0])
+        return found
 
     def tail(self) -> Subgraph | None:
         """What lies between the logits' anchor and the logits that are returned; None where nothing does."""
@@ -546,12 +551,15 @@ def _floats(value: Any) -> tuple[int, ...] | None:
 
 
 def _holds(value: Any, cache: Tensor) -> bool:
-    """Whether a value is like a whole cache; what floats are of does not matter. Scales have an axis of one behind."""
+    """Whether a value is like a whole cache, or like one of rows [slots of all rows and heads, D]; what floats are of does not matter.
+    Scales have an axis of one behind.
+    """
     shape = (*cache.shape, 1) if cache.role in SCALES else cache.shape
+    shapes = (shape, (math.prod(shape[:-1]), shape[-1]))
     if cache.dtype == "i8":
         found = TYPE.fullmatch(str(value.type))
-        return found is not None and found[2] == "i8" and _tensor("", value).shape == shape
-    return _floats(value) == shape
+        return found is not None and found[2] == "i8" and _tensor("", value).shape in shapes
+    return _floats(value) in shapes
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
