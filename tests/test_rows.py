@@ -186,6 +186,21 @@ def test_how_rows_of_quantized_weights_are_written_and_compiled() -> None:
     assert rows.flags == FLAG_SETS["packed"]
 
 
+@pytest.mark.parametrize(("family", "kept"), [("llama", {}), ("llama", {"kv": "int8"}), ("mistral", {"ring": True})])
+@pytest.mark.parametrize(("phase", "bucket"), [("decode", 0), ("extend", T)])
+@pytest.mark.parametrize("source", ["emitter", "oracle"])
+def test_what_each_layer_writes_to_a_cache_is_found(
+    source: str, phase: str, bucket: int, family: str, kept: dict[str, Any]
+) -> None:
+    """Also where it is written as rows of slots: else a wrong write is laid to the return, as if each layer's were right."""
+    checkpoint = tiny(family)
+    anatomy = Anatomy(write(source, checkpoint, GraphSpec(phase, "logits", S, bucket, B, **kept)), checkpoint.config)
+    for layer in range(checkpoint.config.num_hidden_layers):
+        for part in CACHES:
+            assert f"{part}.{layer}+" in anatomy.targets(f"{part}.{layer}")
+    assert [anatomy.returned(role) for role in anatomy.graph.abi.caches] == [None] * len(anatomy.graph.abi.caches)
+
+
 @pytest.mark.parametrize("source", ["emitter", "oracle"])
 def test_one_row_is_extended_without_an_axis_of_rows(source: str) -> None:
     checkpoint, some = tiny("llama"), sequences(tiny("llama"))
