@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -424,7 +423,8 @@ class Anatomy:
                 continue
             result = operation.results[0]
             for role in (self.graph.abi.role(part, layer), scale_of(part)):
-                if role in self._caches and _holds(result, self._caches[role]):
+                cache = self._caches.get(role)
+                if cache is not None and (_holds(result, cache) or _holds_rows(result, cache)):
                     found[scale_of(part) if role in SCALES else part, layer] = result
         return found
 
@@ -551,15 +551,23 @@ def _floats(value: Any) -> tuple[int, ...] | None:
 
 
 def _holds(value: Any, cache: Tensor) -> bool:
-    """Whether a value is like a whole cache, or like one of rows [slots of all rows and heads, D]; what floats are of does not matter.
-    Scales have an axis of one behind.
-    """
+    """Whether a value is like a whole cache; what floats are of does not matter. Scales have an axis of one behind."""
     shape = (*cache.shape, 1) if cache.role in SCALES else cache.shape
-    shapes = (shape, (math.prod(shape[:-1]), shape[-1]))
     if cache.dtype == "i8":
         found = TYPE.fullmatch(str(value.type))
-        return found is not None and found[2] == "i8" and _tensor("", value).shape in shapes
-    return _floats(value) in shapes
+        return found is not None and found[2] == "i8" and _tensor("", value).shape == shape
+    return _floats(value) == shape
+
+
+def _holds_rows(value: Any, cache: Tensor) -> bool:
+    """Whether a value is a whole cache as rows, [slots of all heads, D], as which it is written by index. The shape alone would
+    not tell the order of the rows: it is that of the cache where the graph reshapes it to that.
+    """
+    found = _TENSOR.fullmatch(str(value.type))
+    if found is None or found[1].count("x") != 2:
+        return False
+    reshaped = (use.owner for use in value.uses if use.owner.operation.name == "stablehlo.reshape")
+    return any(_holds(operation.results[0], cache) for operation in reshaped)
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:

@@ -201,6 +201,23 @@ def test_what_each_layer_writes_to_a_cache_is_found(
     assert [anatomy.returned(role) for role in anatomy.graph.abi.caches] == [None] * len(anatomy.graph.abi.caches)
 
 
+def test_rows_in_another_order_are_not_taken_for_the_cache() -> None:
+    """They have as many elements: held to the cache's, every right slot of them would be wrong."""
+    config = tiny("llama").config
+    graph = write("emitter", tiny("llama"), GraphSpec("decode", "logits", S, 0, B))
+    rows, cache, other = "tensor<1152x16xf32>", "tensor<3x3x2x64x16xf32>", "tensor<3x3x64x2x16xf32>"
+    right = f"= stablehlo.reshape %l0_self_attn_k_cache.put : ({rows}) -> {cache} "
+    assert right in graph.text
+    turned = f"= stablehlo.transpose %turned, dims = [0, 1, 3, 2, 4] : ({other}) -> {cache} "
+    before = f"%turned = stablehlo.reshape %l0_self_attn_k_cache.put : ({rows}) -> {other}\n    "
+    lines = [before + line.replace(right, turned) if right in line else line for line in graph.text.splitlines()]
+    # The transpose is outside of the anchor: what is in it is rows alone.
+    lines = [line.replace(' loc("layers.0.self_attn.k_cache")', "") if before in line else line for line in lines]
+    anatomy = Anatomy(replace(graph, text="\n".join(lines)), config)
+    assert anatomy.targets("k_cache.0") == ["k_cache.0"]
+    assert anatomy.targets("k_cache.1") == ["k_cache.1", "k_cache.1+"]
+
+
 @pytest.mark.parametrize("source", ["emitter", "oracle"])
 def test_one_row_is_extended_without_an_axis_of_rows(source: str) -> None:
     checkpoint, some = tiny("llama"), sequences(tiny("llama"))
