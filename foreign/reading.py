@@ -24,7 +24,7 @@ from hloracle.core.shown import shown
 
 LARGEST = 2**30  # bytes
 MOST_MEMORY = 2**30  # bytes that reading bytecode may take, besides 64 for each of its own
-MOST_SECONDS = 10  # of processor time that it may take, besides one for each BYTES_A_SECOND
+MOST_SECONDS = 5  # of processor time that it may take, besides one for each BYTES_A_SECOND
 BYTES_A_SECOND = 10**5
 BYTECODE = b"ML\xefR"
 NAME_IT = "name StableHLO as text, as MLIR bytecode, or as an archive of jax.export"

@@ -27,7 +27,7 @@ def fuzz(*words: str) -> list[Any]:
     """What a module of the fuzzer prints, in a process of its own: workers are forked from it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=120, check=True, env=environment
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=600, check=True, env=environment
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 

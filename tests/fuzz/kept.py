@@ -17,11 +17,12 @@ from fuzz.attempt import Stage
 from fuzz.case import dumps, from_json
 from fuzz.judge import findings
 from fuzz.one import Result
-from fuzz.pool import SECONDS, run_jobs
+from fuzz.pool import run_jobs
 from fuzz.session import ENVIRONMENT, Session, chosen
 from fuzz.stops import stopped
 
 FOLDER = Path(__file__).parents[1] / "kept"
+PATIENCE = 120.0  # seconds: what hangs does so for any time, and a machine that does much else beside may be slow
 KEYS = ("target", "found", "sample", "arguments", "environment", "files", "gone")
 
 
@@ -55,11 +56,11 @@ def replay(paths: Sequence[Path]) -> dict[str, Result]:
         wrong = findings(seen, target.statuses, target.outputs, target.told, target.listed)
         return Result(seen.status, seen.seconds, tuple(wrong), seen.raised or seen.err)
 
-    found = dict(run_jobs((Replay(path) for path in paths), work, 1))
+    found = dict(run_jobs((Replay(path) for path in paths), work, 1, PATIENCE))
     crashed = [
         Replay(job.path, True) for job, r in found.items() if any(w.startswith("ends the process") for w in r.wrong)
     ]
-    found |= {Replay(job.path): result for job, result in run_jobs(iter(crashed), work, 1, SECONDS + 40)}
+    found |= {Replay(job.path): result for job, result in run_jobs(iter(crashed), work, 1, PATIENCE)}
     return {job.path.stem: result for job, result in found.items()}
 
 
