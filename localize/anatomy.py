@@ -344,6 +344,12 @@ class Anatomy:
             known.setdefault(result, len(found) - 1)
         return found
 
+    def ends(self, subgraph: Subgraph) -> list[int | None]:
+        """Of each of a subgraph's results, which of its `steps` computes it; None of one that it only passes on."""
+        values = [self.values[subgraph.anchor], *(self._written[at] for at in self._of(subgraph.anchor))]
+        places = {result: i for i, (_, result) in enumerate(_computed(subgraph))}
+        return [places.get(value) for value in values]
+
     def whole_numbers(self, subgraph: Subgraph) -> list[np.ndarray]:
         """The scalar integers that stand in a subgraph as constants."""
         values = [o.results[0] for o in subgraph.parts if o.operation.name == "stablehlo.constant"]

@@ -36,6 +36,8 @@ class Candidate:
     def rank(self) -> tuple[bool | int | float, ...]:
         """The best candidate's is the smallest."""
         best = self.repairs[0]
+        # A number that is missing is put where there are fewest elements.
+        room = best.edit.instead[-1].type.size if best.edit.kind == "number" else 0
         return (
             self.spoils,
             -self.mends,
@@ -43,6 +45,7 @@ class Candidate:
             bool(self.innocent),
             bool(self.shared),
             best.edit.cost,
+            room,
             best.error,
         )
 

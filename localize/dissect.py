@@ -25,7 +25,7 @@ from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_
 from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
-from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, unlike, wrong_in_the_whole
+from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, wrong_in_the_whole
 from hloracle.localize.situation import (
     JUDGED,
     ReferenceRun,
@@ -35,6 +35,7 @@ from hloracle.localize.situation import (
     slot_errors,
     spread_over,
 )
+from hloracle.localize.unlike import other_table, unlike
 from hloracle.localize.witness import evaluations, word_of
 from hloracle.localize.word import Word
 from hloracle.localize.workbench import Workbench
@@ -540,10 +541,12 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         elif together:
             found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
         else:
+            invented = False
             with suppress(*CANNOT):  # what has no meaning in NumPy
-                base, found = _blamed(scene, base, anatomy, anchor)
-            if found is None and peer:
-                found = unlike(anatomy, subgraph, peer, value, bench)
+                base, found, invented = _blamed(scene, base, anatomy, anchor)
+            if peer and (found is None or invented):
+                look = other_table if found else unlike
+                found = look(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got)) or found
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))
@@ -578,13 +581,16 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
 
 
-def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> tuple[Dissection, Found | None]:
-    """The operation whose change makes an anchor right, where there is one; and what would put all graphs right."""
+def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> tuple[Dissection, Found | None, bool]:
+    """The operation whose change makes an anchor right, where there is one; and what would put all graphs right.
+
+    And whether that is a number which would have to be put in, at one of several places: a wrong table may look the same.
+    """
     mender, graph = scene.mender, anatomy.graph
     suspect = mender.suspect(graph)
     if suspect.is_right(anchor):
         note = f"{anchor} is right where nothing is rounded, so that no change of an operation was tried"
-        return replace(base, notes=(*base.notes, note)), None
+        return replace(base, notes=(*base.notes, note)), None, False
     blame = mender.blame(graph, anchor)
     if not blame.candidates:
         note = f"no change of one operation makes {anchor} right: {blame.tried} were tried"
@@ -592,7 +598,7 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
             note = f"{anchor} has an operation that cannot be evaluated in NumPy, so that no change of it was tried"
         elif blame.ended:
             note += ", until the time for that was over"
-        return replace(base, notes=(*base.notes, note)), found_by_likeness(suspect, anchor)
+        return replace(base, notes=(*base.notes, note)), found_by_likeness(suspect, anchor), False
     best = blame.candidates[0]
     plain = anatomy.plain()
     named = [Named.of(plain, c) for c in blame.candidates[:MOST_NAMED]]
@@ -601,8 +607,8 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
         scene.report("putting the graphs right")
         side = scene.question.suspect
         mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit), named[0].words)
-    found = found_by_repair(suspect, blame)
-    return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found
+    found, invented = found_by_repair(suspect, blame), best.repairs[0].edit.kind == "number" and not blame.only
+    return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found, invented
 
 
 def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:
@@ -644,6 +650,17 @@ def _wrong_subgraph(scene: _Scene, phase: str, anatomy: Anatomy, anchor: str) ->
 def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool:
     """Whether any result of an anchor's subgraph is wrong."""
     return not situation.error_of(anchor, got) <= ANCHOR_FLOORS
+
+
+def _wrong_results(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> list[int]:
+    """Which results of an anchor's subgraph are wrong: the anchor is the first, then what is written of a cache."""
+    layer, _ = split(anchor)
+    found = [0] if _wrong(situation, anchor, got[:1]) else []
+    for i, (role, written) in enumerate(zip(situation.written(anchor), got[1:], strict=False), 1):
+        assert layer is not None
+        if not float(np.max(situation.cache_errors(role, layer, written))) <= ANCHOR_FLOORS:
+            found.append(i)
+    return found
 
 
 def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:

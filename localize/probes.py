@@ -16,8 +16,9 @@ from hloracle.localize.anatomy import Anatomy, Subgraph
 from hloracle.localize.blame import blame, found_by_likeness, found_by_repair
 from hloracle.localize.calls import probes_of
 from hloracle.localize.inputs import inputs, read, scales, share_of
-from hloracle.localize.operations import Found, unlike
+from hloracle.localize.operations import Found
 from hloracle.localize.suspect import Suspect
+from hloracle.localize.unlike import unlike
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import CACHES, anchors, split
 from hloracle.repair.subject import CANNOT
@@ -81,12 +82,12 @@ def probe(
         for scale in scales(emitter.graph.abi.compute):
             got, expected = _both(emitter, oracle, subgraph, bench, scale)
             both = zip(got, expected, strict=False)
-            shares.append((max(share_of(anchor, g, e, emitter.graph) for g, e in both), scale))
-        beyond = [s for s in shares if not s[0] <= 1]
+            shares.append(([share_of(anchor, g, e, emitter.graph) for g, e in both], scale))
+        beyond = [s for s in shares if not all(share <= 1 for share in s[0])]
         if not beyond:
-            worst = max(worst, *(share for share, _ in shares))
+            worst = max(worst, *(max(share) for share, _ in shares))
             continue
-        share, scale = beyond[0]
+        of_results, scale = beyond[0]
         found, sole = None, False
         if locate and not failures:
             with suppress(*CANNOT):  # what has no meaning in NumPy
@@ -95,8 +96,9 @@ def probe(
                 found, sole = found_by_repair(suspect, blamed), blamed.only
                 found = found or found_by_likeness(suspect, anchor)
             if found is None and anchor in oracle.values:
-                found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench)
-        failures.append(Failure(anchor, emitter.graph.abi.phase, scale, share, found, sole))
+                wrong = [i for i, share in enumerate(of_results) if not share <= 1]
+                found = unlike(emitter, subgraph, oracle, inputs(emitter, bench.weight, scale), bench, wrong)
+        failures.append(Failure(anchor, emitter.graph.abi.phase, scale, max(of_results), found, sole))
     return len(seen), failures, worst, list(left.values())
 
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from hloracle.core.abi import Graph
 from hloracle.core.errors import InputError
 from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.operations import MOVES
+from hloracle.localize.unlike import MOVES
 from hloracle.reference.model.config import Config
 from hloracle.repair.subject import Plain
 from hloracle.semantics.program import Operation, inputs_of

@@ -18,8 +18,8 @@ from hloracle.conformance.runs.naming import named as of_one
 from hloracle.core.abi import Graph
 from hloracle.localize.anatomy import anatomy_of
 from hloracle.localize.naming import Named, Search, explicit, judged_row
-from hloracle.localize.operations import unlike
 from hloracle.localize.text import without_locations
+from hloracle.localize.unlike import unlike
 from hloracle.localize.workbench import Workbench
 from hloracle.reference.model.anchors import anchors
 
@@ -113,7 +113,7 @@ def test_the_operation_is_one_of_the_graphs_own(fault: str, tmp_path: Path) -> N
     subgraph = anatomy.subgraph(FAULTS[fault])
     assert any(not step.line for step in anatomy.steps(subgraph)), "nothing of ours is in it"
     value = partial(situation.value, weight=bench.weight)
-    wrong = unlike(anatomy, subgraph, here.anatomy("oracle", "decode"), value, bench)
+    wrong = unlike(anatomy, subgraph, here.anatomy("oracle", "decode"), value, bench, [0])
     assert wrong
     lines = (tmp_path / "decode.mlir").read_text().splitlines()
     assert wrong.step.text == lines[wrong.step.line - 1].strip()

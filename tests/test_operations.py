@@ -12,8 +12,9 @@ from models import PHASES, SOURCES, Changing, changed, interpreter, model, quick
 
 from hloracle.core.abi import Graph
 from hloracle.core.tolerances import SAME_INPUTS
-from hloracle.localize.anatomy import Anatomy
-from hloracle.localize.operations import Found, by_itself, differ, miscompiled, tolerance, unlike
+from hloracle.localize.anatomy import Anatomy, Subgraph
+from hloracle.localize.operations import Found, by_itself, differ, miscompiled, tolerance
+from hloracle.localize.unlike import unlike
 
 Value = Callable[[str], np.ndarray]
 
@@ -222,7 +223,14 @@ def anatomies(wrong: Graph) -> tuple[Anatomy, Anatomy]:
 def blamed(wrong: Graph, anchor: str) -> Found | None:
     here = model("plain")
     emitter, oracle = anatomies(wrong)
-    return unlike(emitter, emitter.subgraph(anchor), oracle, here.right(wrong.abi.phase), here.bench())
+    piece = emitter.subgraph(anchor)
+    return unlike(emitter, piece, oracle, here.right(wrong.abi.phase), here.bench(), last_of(emitter, piece))
+
+
+def last_of(anatomy: Anatomy, piece: Subgraph) -> list[int]:
+    """The result that is computed last: of a cache the whole that was written, or what is read from that."""
+    ends = [-1 if end is None else end for end in anatomy.ends(piece)]
+    return [ends.index(max(ends))]
 
 
 def local(graph: Graph) -> dict[str, float]:
@@ -329,7 +337,7 @@ def test_nothing_of_a_right_piece_is_strange(name: str, phase: str) -> None:
         piece = emitter.subgraph(anchor)
         if piece.graph.text not in texts:
             texts.add(piece.graph.text)
-            found = unlike(emitter, piece, oracle, here.right(phase), bench)
+            found = unlike(emitter, piece, oracle, here.right(phase), bench, last_of(emitter, piece))
             assert found
             assert found.step == emitter.steps(piece)[-1], anchor
 
@@ -343,7 +351,7 @@ def test_a_piece_without_operations() -> None:
     )
     emitter, oracle = anatomies(wrong)
     assert emitter.steps(emitter.subgraph("norm")) == []
-    assert unlike(emitter, emitter.subgraph("norm"), oracle, here.right("decode"), here.bench()) is None
+    assert unlike(emitter, emitter.subgraph("norm"), oracle, here.right("decode"), here.bench(), [0]) is None
     assert miscompiled(emitter, emitter.subgraph("norm"), here.right("decode"), here.bench(), here.bench()) is None
 
 
@@ -359,6 +367,6 @@ def test_values_that_are_not_finite(phase: str) -> None:
     )
     emitter, oracle = anatomies(wrong)
     big = np.full(emitter.shape(f"{A}.scores"), 300, np.float32) + np.arange(emitter.keys, dtype=np.float32) / 2
-    found = unlike(emitter, emitter.subgraph(f"{A}.probs"), oracle, lambda _: big, here.bench())
+    found = unlike(emitter, emitter.subgraph(f"{A}.probs"), oracle, lambda _: big, here.bench(), [0])
     assert found
     assert found.step.name in ("stablehlo.exponential", "stablehlo.divide")

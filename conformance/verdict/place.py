@@ -135,10 +135,12 @@ def _without_localization(
         values = any(c.failed and c.about == "answers" and c.kind != "anchors" for c in bad)
         anchor, words = (narrowed(outcomes) if values else None) or (None, "no place was found")
         return dataclasses.replace(verdict, anchor=anchor, sure=("possible", [words]))
-    because = [f"{static.id} {SHOWN_BY.get(static.kind, READ)}: {static.detail}"]
-    operation = static.operation or None
+    # Another check may know more of the same place.
+    named = next((c for c in (static, *bad) if c.operation and c.anchor == static.anchor), static)
+    because = [f"{c.id} {SHOWN_BY.get(c.kind, READ)}: {c.detail}" for c in dict.fromkeys((static, named))]
+    operation = named.operation or None
     level = "certain"
-    if operation and static.candidate:
+    if operation and named.candidate:
         level = "likely"
         because.append("no experiment shows that it is this operation and no other one")
     return dataclasses.replace(verdict, anchor=static.anchor or None, operation=operation, sure=(level, because))
