@@ -296,20 +296,26 @@ class Anatomy:
         return {line for line in found if line}
 
     def returned(self, role: str) -> Step | None:
-        """The return of a cache or a ring, such as `k_cache`, as a step; None if it returns what the last layer wrote, or nothing."""
+        """What returns a cache or a ring, such as `k_cache`, as a step; None if it returns what the last layer wrote, or nothing.
+
+        Where the return takes a value in another shape, the step is what takes that value.
+        """
         if role not in self._caches:
             return None
         abi, part = self.graph.abi, role if role in SCALES else cache_of(role)
-        value = self._operations[-1].operands[abi.result(role)]
+        end = self._operations[-1]
+        value = end.operands[abi.result(role)]
+        shapes = self._reshaped(value)
         layers = [layer for name, layer in self._written if name == part and abi.role(name, layer) == role]
-        if layers and self._written[part, max(layers)] in self._reshaped(value):
+        if layers and self._written[part, max(layers)] in shapes:
             return None
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
             boundary |= {v: name for name, v in self.values.items()}
         graph, _ = self._write("returned", [role], [value], boundary)
-        line, text = self._lines.get(len(self._operations) - 1, (0, ""))
-        return Step("func.return", graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
+        taking = value.owner if len(shapes) > 1 else end
+        line, text = self._lines.get(self._places[taking.operation], (0, ""))
+        return Step(taking.operation.name, graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
 
     def _reshaped(self, value: Any) -> list[Any]:
         """A value, and what it is in another shape."""

@@ -550,12 +550,11 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))
-    layer, part = split(anchor)
-    returned = anatomy.returned(situation.role(part, layer)) if part in CACHES and layer is not None else None
-    if returned is not None and not _wrong(situation, anchor, got):
-        found = _lost_on_return(situation, returned, bench)
-        return replace(base, found=found, reproducer=found)
-    if anchor == "lm_head" and not _wrong(situation, anchor, got) and (tail := anatomy.tail()):
+    right = not _wrong(situation, anchor, got)
+    for returned in map(anatomy.returned, situation.written(anchor) if right else ()):
+        if returned is not None and (lost := _lost_on_return(situation, returned, bench)):
+            return replace(base, found=lost, reproducer=lost)
+    if anchor == "lm_head" and right and (tail := anatomy.tail()):
         found = _changed_on_return(anatomy, situation, tail, bench)
         return replace(base, position=situation.rows[-1], found=found, reproducer=found)
     # A graph that is wrong as written is shown by the whole subgraph, against the truth; a compiler by the operation.
@@ -670,11 +669,13 @@ def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
     return Worst(index, float(got[index]), float(expected[index]))
 
 
-def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found:
-    """Every layer wrote to the cache what it should, and something else is returned."""
-    value = partial(situation.value, weight=bench.weight)
+def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found | None:
+    """Every layer wrote to the cache, or its scales, what it should, and something else is returned; None where that is right too."""
+    value, last = partial(situation.value, weight=bench.weight), situation.config.num_hidden_layers - 1
     got = bench.run(step.graph, value)[0]
-    expected = situation.cache(step.anchor, situation.config.num_hidden_layers - 1)
+    if float(np.max(situation.cache_errors(step.anchor, last, got))) <= ANCHOR_FLOORS:
+        return None
+    expected = situation.cache(step.anchor, last)
     inputs = inputs_of(step.graph, value)
     why = "each layer wrote what it should, and this is not the cache that the last one left"
     first = f"{cache_of(step.anchor)}.{situation.layers(step.anchor)[0]}"

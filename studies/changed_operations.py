@@ -60,11 +60,16 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
 
 
 def _returning(right: Graph, wrong: Graph) -> set[int]:
-    """The line of the return, where it returns other values by name."""
-    lines = [
-        [(i, one.strip()) for i, one in enumerate(g.text.splitlines(), 1) if "return " in one] for g in (right, wrong)
-    ]
-    return {wrong[0] for right, wrong in zip(*lines, strict=False) if right[1] != wrong[1]}
+    """The line of the return, where it returns other values by name; and where one of the same name is another value in another
+    shape, the line that gives it that.
+    """
+    lines = [[(i, one.strip()) for i, one in enumerate(g.text.splitlines(), 1)] for g in (right, wrong)]
+    there, here = ([(i, one) for i, one in own if "return " in one] for own in lines)
+    found = {wrong[0] for right, wrong in zip(there, here, strict=False) if right[1] != wrong[1]}
+    shaped = [{one.split()[0]: (i, one) for i, one in own if " = stablehlo.reshape " in one} for own in lines]
+    returned = {name.rstrip(",") for name in here[-1][1].split(" : ")[0].split()[1:]} if here else set()
+    both = returned & shaped[0].keys() & shaped[1].keys()
+    return found | {shaped[1][name][0] for name in both if shaped[0][name][1] != shaped[1][name][1]}
 
 
 Side = tuple[Plain, Sequence[int]]

@@ -424,6 +424,21 @@ def test_an_operation_that_no_experiment_shows_is_likely() -> None:
     assert (placed(None, unnamed, change=right).sure or ("",))[0] == "certain"
 
 
+def test_an_operation_comes_from_the_check_that_knows_one() -> None:
+    """Two checks name an anchor, and one of them an operation in it; one that names another anchor's says nothing of it."""
+    counted = check("emitter.matmuls", "", "failed", "9", "8", "decode has 9", anchor="norm")
+    operation = "stablehlo.sine %x at line 7 of decode"
+    probes = check("emitter.probes", "", "failed", "", "", "norm of decode", anchor="norm", operation=operation)
+    probes = dataclasses.replace(probes, candidate=True)
+    found = placed(None, counted, probes, change=right)
+    assert (found.anchor, found.operation) == ("norm", operation)
+    assert found.sure
+    assert found.sure[0] == "likely"
+    assert [line.partition(" ")[0] for line in found.sure[1][:2]] == ["emitter.matmuls", "emitter.probes"]
+    elsewhere = placed(None, counted, dataclasses.replace(probes, anchor="lm_head"), change=right)
+    assert (elsewhere.anchor, elsewhere.operation, (elsewhere.sure or ("",))[0]) == ("norm", None, "certain")
+
+
 FUSED = localized(fusion_dependent=True, first_local=None, first_accumulated=None, operation=None)
 
 
