@@ -406,7 +406,7 @@ def test_a_row_for_each_family(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 @pytest.mark.parametrize(
     ("id", "operation"),
     [
-        ("norm-sum", "stablehlo.rsqrt"), ("oracle-act-relu", ""), ("iree-refuses-reverse", "stablehlo.reverse"),
+        ("norm-sum", "stablehlo.reduce"), ("oracle-act-relu", ""), ("iree-refuses-reverse", "stablehlo.reverse"),
         ("session-caches-swapped", ""), ("softcap-final-dropped", ""),
     ],
 )  # fmt: skip
@@ -445,6 +445,7 @@ def test_the_operation_is_one_that_the_fault_changed() -> None:
         pytest.param("gqa-first-kv-head", "llama_decode_logits", {"sl", "bc", "dot"}, id="what is put in between, and what takes it"),
         pytest.param("softmax-without-maximum", "llama_decode_logits", {"exponential"}, id="what takes what is left out"),
         pytest.param("cache-keys-and-values-swapped-prefill", "llama_prefill_32_logits", {"return"}, id="the return"),
+        pytest.param("kv-scale-not-returned", "llama_prefill_32_logits_kv_int8", {"%r"}, id="what gives the return its value"),
         pytest.param("does-not-verify", "llama_decode_logits", {"logistic"}, id="a text that does not parse"),
     ],
 )  # fmt: skip
