@@ -364,6 +364,12 @@ class Anatomy:
             for v in values if not ir.RankedTensorType(v.type).shape and isinstance(v.type.element_type, ir.IntegerType)
         ]  # fmt: skip
 
+    def tables(self, subgraph: Subgraph) -> list[list[np.ndarray]]:
+        """Of each of a subgraph's `steps`, the floats that it takes from constants of more than one number."""
+        return [
+            [t for v in operands_of(operation) if (t := _table(v)) is not None] for operation, _ in _computed(subgraph)
+        ]
+
     def prefix(self, subgraph: Subgraph, index: int) -> Graph:
         """The subgraph up to one of its steps, whose result is the only one."""
         _, result = _computed(subgraph)[index]
@@ -511,6 +517,18 @@ def _computed(subgraph: Subgraph) -> list[tuple[Any, Any]]:
         for result in operation.results
         if (len(operation.results) == 1 or list(result.uses)) and TYPE.fullmatch(str(result.type))
     ]  # fmt: skip
+
+
+def _table(value: Any) -> np.ndarray | None:
+    """A constant's floats; None of one number throughout, of another type, and of any other value."""
+    operation = None if isinstance(value, ir.BlockArgument) else value.owner
+    if operation is None or operation.name != "stablehlo.constant":
+        return None
+    elements = ir.DenseElementsAttr(operation.attributes["value"])
+    kind = ir.RankedTensorType(value.type).element_type
+    if elements.is_splat or not isinstance(kind, ir.F32Type | ir.F64Type):
+        return None
+    return np.array(elements)
 
 
 def op_lines(graph: Graph, operations: Sequence[Any]) -> dict[int, tuple[int, str]]:

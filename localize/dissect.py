@@ -22,7 +22,7 @@ from hloracle.core.int8 import MOST
 from hloracle.core.spread import Spread
 from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
 from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_of
-from hloracle.localize.blame import Named, found_by_likeness, found_by_repair
+from hloracle.localize.blame import LONGEST, Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, wrong_in_the_whole
@@ -544,9 +544,15 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
             invented = False
             with suppress(*CANNOT):  # what has no meaning in NumPy
                 base, found, invented = _blamed(scene, base, anatomy, anchor)
-            if peer and (found is None or invented):
-                look = other_table if found else unlike
-                found = look(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got)) or found
+            if peer and found is None:
+                found = unlike(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got))
+            elif peer and invented:
+                table = other_table(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got))
+                if table:
+                    first = Named(
+                        table.step.name, table.step.line, table.step.text[:LONGEST], "it should be another table"
+                    )
+                    base, found = replace(base, candidates=(first, *base.candidates)[:MOST_NAMED]), table
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))

@@ -38,20 +38,23 @@ class KnownNumbers:
         if len(distinct) < FEW:
             # Few numbers are known if they are all there and exact, as those of a table or a broadcast are.
             return bool(np.all(np.isin(distinct, self._all)))
-        if whole:
-            return any(_equal(distinct, np.unique(other), near) for other in self._values())
-        return self.share(array) >= SHARE
+        return self.have_together(array) if whole else self.share(array) >= SHARE
+
+    def have_together(self, array: np.ndarray) -> bool:
+        """Whether the distinct numbers are those of one value, however often it has each."""
+        distinct = np.unique(_magnitudes(array))
+        near = 2.0**-18 * max(float(np.max(distinct, initial=0.0)), 1e-30)
+        return any(_equal(distinct, np.unique(other), near) for other in self._values())
+
+    def have_of_several(self, array: np.ndarray) -> bool:
+        """Whether the numbers are known, and no value has all of them: as where two tables stand side by side."""
+        distinct = np.unique(_magnitudes(array))
+        values = map(np.unique, self._values())
+        return self.share(array) >= SHARE and not any(_share(distinct, value) >= SHARE for value in values)
 
     def share(self, array: np.ndarray) -> float:
         """The share of the distinct numbers that are known, of whatever values they are."""
-        distinct = np.unique(_magnitudes(array))
-        if not len(distinct):
-            return 1.0
-        place = np.searchsorted(self._all, distinct)
-        below = self._all[np.maximum(place - 1, 0)]
-        above = self._all[np.minimum(place, len(self._all) - 1)]
-        distance = np.minimum(np.abs(distinct - below), np.abs(distinct - above))
-        return float(np.mean(distance <= 2.0**-20 * np.maximum(distinct, 2.0**-10 * distinct[-1])))
+        return _share(np.unique(_magnitudes(array)), self._all)
 
     def placed(self, array: np.ndarray) -> bool | None:
         """Whether an array of this shape, but for axes of one element, has its values in their places; None where there is none of it."""
@@ -74,6 +77,17 @@ class KnownNumbers:
 def is_uniform(array: np.ndarray) -> bool:
     """Whether all elements are one number."""
     return array.size > 0 and bool(np.all(array == array.flat[0]))
+
+
+def _share(distinct: np.ndarray, known: np.ndarray) -> float:
+    """The share of the numbers that are near known ones; both sorted."""
+    if not len(distinct) or not len(known):
+        return float(not len(distinct))
+    place = np.searchsorted(known, distinct)
+    below = known[np.maximum(place - 1, 0)]
+    above = known[np.minimum(place, len(known) - 1)]
+    distance = np.minimum(np.abs(distinct - below), np.abs(distinct - above))
+    return float(np.mean(distance <= 2.0**-20 * np.maximum(distinct, 2.0**-10 * distinct[-1])))
 
 
 def _equal(one: np.ndarray, other: np.ndarray, near: float) -> bool:

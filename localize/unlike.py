@@ -33,7 +33,7 @@ MOVES = frozenset(
         "optimization_barrier",
     )
 )  # fmt: skip
-TAKING = frozenset(f"stablehlo.{kind}" for kind in ("slice", "dynamic_slice"))
+TAKING = frozenset(f"stablehlo.{kind}" for kind in ("slice", "dynamic_slice", "gather"))
 
 
 def unlike(
@@ -67,18 +67,25 @@ def _traced(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, b
     pool += by_itself(peer.steps(right), value, bench)
     pool += _fused_products(subgraph, peer, value, bench)
     known = KnownNumbers(pool, peer.whole_numbers(right))
-    return _Traced(anatomy, subgraph, steps, by_itself(steps, value, bench), known)
+    of_tables = KnownNumbers([*pool, *(table for own in peer.tables(right) for table in own)], [])
+    results, tables = by_itself(steps, value, bench), anatomy.tables(subgraph)
+    return _Traced(anatomy, subgraph, steps, results, tables, known, of_tables)
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """Steps of a wrong subgraph with their results, on right inputs, and the numbers that the right graph has."""
+    """Steps of a wrong subgraph with their results, on right inputs, and their tables.
+
+    known: the numbers that the right graph computes. known_tables: with those that stand in it.
+    """
 
     anatomy: Anatomy
     subgraph: Subgraph
     steps: Sequence[Step]
     results: Sequence[np.ndarray]
+    tables: Sequence[Sequence[np.ndarray]]
     known: KnownNumbers
+    known_tables: KnownNumbers
 
     def ends(self, wrong: Sequence[int]) -> list[int]:
         """The steps that compute those of the subgraph's results."""
@@ -90,7 +97,7 @@ class _Traced:
         why = "the right graph has its operands, and has its result nowhere"
         if self.known.have(self.results[index]):
             why = "it has the right numbers in the wrong places"
-        if self._is_other_table(index):
+        if self._has_other_table(index):
             why = "its numbers stand in the graph, and are those of no value of the right graph"
         graph = self.anatomy.prefix(self.subgraph, index)
         return Found(self.steps[index], graph, inputs_of(graph, value), None, self.results[index], why, by="likeness")
@@ -99,14 +106,29 @@ class _Traced:
         """The step that went wrong first, of those that lead to wrong results."""
         if (table := self.other_table(ends)) is not None:
             return table
+        if (place := self._other_place(ends)) is not None:
+            return place
         found = min(self._unknown_from_known(ends))
         while (before := self._wrong_before(found)) is not None:
             found = before
         return found
 
     def other_table(self, ends: Sequence[int]) -> int | None:
-        """The first table of numbers that wrong results depend on and that is none of the right graph's."""
-        return next((i for i in sorted(self._leading_to(ends)) if self._is_other_table(i)), None)
+        """The first step of those that lead to wrong results which takes numbers from a table that is none of the right graph's."""
+        return next((i for i in sorted(self._leading_to(ends)) if self._has_other_table(i)), None)
+
+    def _has_other_table(self, index: int) -> bool:
+        """Whether a step takes numbers that the right graph does not have from a table that it does not have, nor two of its tables."""
+        other = [table for table in self.tables[index] if not _has(self.known_tables, table)]
+        return bool(other) and not _has(self.known, self.results[index])
+
+    def _other_place(self, ends: Sequence[int]) -> int | None:
+        """What makes the place at which numbers are taken from a right table that the right graph does not take."""
+        for index in sorted(self._leading_to(ends)):
+            taken = self.tables[index] and self.steps[index].name in TAKING and self._is_table(index)
+            if taken and not _has(self.known, self.results[index]):
+                return next(iter(self._operands(index)), index)
+        return None
 
     def _unknown_from_known(self, ends: Sequence[int]) -> list[int]:
         """The steps whose operands the right graph has, back from ends that are wrong even if they have the right numbers."""
@@ -176,12 +198,9 @@ class _Traced:
     def _is_table(self, index: int) -> bool:
         """Whether a result is numbers that stand in the graph, or some of them that are taken by their place."""
         step, result = self.steps[index], self.results[index]
-        if not step.line or step.name not in MOVES or result.dtype.kind in "biu" or self._of_floats[index]:
+        if not step.line or step.name not in MOVES | TAKING or result.dtype.kind in "biu" or self._of_floats[index]:
             return False
         return step.name in TAKING or not is_uniform(result)
-
-    def _is_other_table(self, index: int) -> bool:
-        return self._is_table(index) and not self.known.have(self.results[index], whole=True)
 
     def _leading_to(self, ends: Sequence[int]) -> set[int]:
         found: set[int] = set()
@@ -240,6 +259,11 @@ class _Traced:
         return (step.name in CHOOSING and step.line > 0) or (
             step.name in MOVES and any(map(self._is_chosen, self._operands(index)))
         )
+
+
+def _has(known: KnownNumbers, numbers: np.ndarray) -> bool:
+    """Whether numbers are those of one value, or of several side by side."""
+    return known.have_together(numbers) or known.have_of_several(numbers)
 
 
 def _fused_products(subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> list[np.ndarray]:

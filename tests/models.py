@@ -174,6 +174,19 @@ def changed(graph: Graph, old: str, new: str, scope: str = "", count: int = 1) -
     return replace(graph, text="\n".join(lines))
 
 
+def with_tables(graph: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Graph:
+    """A graph whose tables of RoPE are changed."""
+
+    def other(line: str) -> str:
+        constant = re.search(r'dense<"0x([0-9A-F]+)"> : tensor<(\d+)x([0-9x]+)xf32>', line)
+        if not constant:
+            return line
+        table = np.frombuffer(bytes.fromhex(constant[1]), np.float32).reshape(int(constant[2]), -1)
+        return line.replace(constant[1], change(table).astype(np.float32).tobytes().hex().upper())
+
+    return replace(graph, text="\n".join(map(other, graph.text.split("\n"))))
+
+
 class Changing:
     """A backend that compiles another text than it is given."""
 

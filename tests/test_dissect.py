@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model
+from models import LENGTH, PHASES, SHAPES, SOURCES, TOKENS, Changing, changed, interpreter, model, with_tables
 
 from hloracle.backends.session import Backend, Executable, Session
 from hloracle.backends.words import INTERPRETER
@@ -400,6 +400,20 @@ def test_nothing_to_compare_with() -> None:
     assert found.peer == {}
     assert found.worst
     check_reproducer(found, "layers.1.mlp.act")
+
+
+def test_another_table_comes_before_a_number_that_would_have_to_be_put_in() -> None:
+    """A factor of both tables: the anchor is right as well where it is multiplied by a number, which no one has left out."""
+    wrong = {phase: with_tables(graph, lambda table: 1.25 * table) for phase, graph in graphs().items()}
+    found = against_oracle(wrong)
+    assert found.anchor == "layers.0.self_attn.q_rope"
+    assert found.found
+    assert (found.found.by, found.found.step.name) == ("likeness", "stablehlo.broadcast_in_dim")
+    table, *numbers = found.candidates
+    assert (table.line, table.words) == (found.found.step.line, "it should be another table")
+    assert numbers
+    assert all("is missing" in one.words for one in numbers)
+    assert not found.sole
 
 
 def test_an_anchor_that_is_not_there() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from models import S, T, changed, model
+from models import S, T, changed, model, with_tables
 
 from hloracle.core.abi import Graph
 from hloracle.emitters.model import emit
@@ -18,6 +16,7 @@ from hloracle.localize.known_numbers import KnownNumbers, is_uniform
 from hloracle.localize.operations import Found
 from hloracle.localize.unlike import other_table, unlike
 from hloracle.mutants import MUTANTS
+from hloracle.reference.oracle.lower import lower
 
 OTHER_TABLE = "its numbers stand in the graph, and are those of no value of the right graph"
 MISPLACED = "it has the right numbers in the wrong places"
@@ -51,19 +50,6 @@ def found(
 # ---- tables
 
 
-def with_tables(graph: Graph, change: Callable[[np.ndarray], np.ndarray]) -> Graph:
-    """A graph whose tables of RoPE are changed."""
-
-    def other(line: str) -> str:
-        constant = re.search(r'dense<"0x([0-9A-F]+)"> : tensor<(\d+)x([0-9x]+)xf32>', line)
-        if not constant:
-            return line
-        table = np.frombuffer(bytes.fromhex(constant[1]), np.float32).reshape(int(constant[2]), -1)
-        return line.replace(constant[1], change(table).astype(np.float32).tobytes().hex().upper())
-
-    return replace(graph, text="\n".join(map(other, graph.text.split("\n"))))
-
-
 @pytest.mark.parametrize(("phase", "kind"), [("prefill", "broadcast_in_dim"), ("decode", "dynamic_slice")])
 def test_a_table_of_other_numbers(phase: str, kind: str) -> None:
     """It is named, and not the product with it; also where a number that is put in would do the same."""
@@ -79,6 +65,18 @@ def test_a_right_table_is_no_other_one() -> None:
         assert found("plain", emitted("plain", phase), Q_ROPE, look=other_table) is None
     # What is one number throughout is no table: the other graph may well do without it.
     assert found("plain", emitted("plain", "prefill"), "layers.0.input_layernorm", look=other_table) is None
+
+
+def test_both_tables_in_one_are_no_other_table() -> None:
+    """Somebody else's graph may take cosines and sines from one constant."""
+    graph = emitted("plain", "prefill")
+    anatomy = Anatomy(graph, model("plain").config)
+    tables = [own for own in anatomy.tables(anatomy.subgraph(Q_ROPE)) if own]
+    assert len(tables) == 2
+    known = KnownNumbers([table for own in tables for table in own], [])
+    both = np.concatenate([table for own in tables for table in own])
+    assert not known.have_together(both)
+    assert known.have_of_several(both)
 
 
 def test_a_table_in_another_arrangement() -> None:
@@ -97,6 +95,32 @@ def test_what_is_put_in_another_order_before_a_table() -> None:
     assert blamed.step.name in ("stablehlo.transpose", "stablehlo.reshape")
     assert blamed.why == MISPLACED
     assert blamed.step.line < wrong.text[: wrong.text.index("stablehlo.multiply %l0_self_attn_q_rope")].count("\n") + 1
+
+
+def test_rows_of_a_right_table_that_are_not_asked_for() -> None:
+    """The table is right, and a step is turned as the first one."""
+    wrong = changed(emitted("plain", "decode"), r"(dynamic_slice %c\d+), %position, (%\S+),", r"\1, \2, \2,", count=2)
+    blamed = found("plain", wrong, Q_ROPE)
+    assert blamed
+    assert blamed.step.name == "stablehlo.dynamic_slice"
+    assert blamed.step.text == next(line.strip() for line in wrong.text.split("\n") if "dynamic_slice %c" in line)
+    assert found("plain", wrong, Q_ROPE, look=other_table) is None
+
+
+def test_the_place_at_which_rows_are_taken() -> None:
+    """What makes it is named, where an operation does: of a chunk that is turned as if it began at 0."""
+    here, sizes = model("plain"), (S, T)
+    run = here.run()
+    with MUTANTS["chunk-rope-from-zero"].installed():
+        wrong = emit(here.config, "extend", "logits", *sizes)
+    right = Anatomy(lower(here.config, "extend", "logits", *sizes), here.config)
+    situation = run.prompt("extend", S)
+    mine = Anatomy(wrong, here.config)
+    blamed = unlike(
+        mine, mine.subgraph(Q_ROPE), right, lambda name: situation.value(name, here.checkpoint.load), here.bench(), [0]
+    )
+    assert blamed
+    assert blamed.step.type.endswith("i32>")
 
 
 # ---- masks and ranks
@@ -168,6 +192,11 @@ def test_known_numbers() -> None:
     assert not known.have(1.5 * whole)
     assert known.share(np.concatenate([whole.ravel(), 1.5 * whole.ravel()])) == pytest.approx(0.5, abs=0.02)
     assert known.share(np.full(3, np.nan)) == 1.0
+    assert known.have_together(np.tile(whole, 2))
+    assert not known.have_together(whole[:4])
+    assert known.have_of_several(np.concatenate([whole.ravel(), other.ravel()]))
+    assert not known.have_of_several(whole[:4])
+    assert not known.have_of_several(np.concatenate([whole.ravel(), 1.5 * whole.ravel()]))
     assert known.placed(whole[None]) is True
     assert known.placed(whole[::-1]) is False
     assert known.placed(whole[:4]) is None
