@@ -61,13 +61,11 @@ class KnownNumbers:
         mine = np.abs(np.squeeze(array).astype(np.float64))
         near = 2.0**-18 * np.max(mine, where=np.isfinite(mine), initial=1e-30)
         alike = self._by_shape.get(_kind(array), [])
-        return (
-            any(
-                np.allclose(mine, np.abs(np.squeeze(other).astype(np.float64)), rtol=0, atol=near, equal_nan=True)
-                for other in alike
-            )
-            if alike
-            else None
+        if not alike:
+            return None
+        return any(
+            np.allclose(mine, np.abs(np.squeeze(other).astype(np.float64)), rtol=0, atol=near, equal_nan=True)
+            for other in alike
         )
 
     def _values(self) -> Iterator[np.ndarray]:

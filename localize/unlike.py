@@ -66,10 +66,11 @@ def _traced(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, b
     pool = [value(a.name) for p in (subgraph, right) for a in p.graph.abi.arguments]
     pool += by_itself(peer.steps(right), value, bench)
     pool += _fused_products(subgraph, peer, value, bench)
-    known = KnownNumbers(pool, peer.whole_numbers(right))
-    of_tables = KnownNumbers([*pool, *(table for own in peer.tables(right) for table in own)], [])
-    results, tables = by_itself(steps, value, bench), anatomy.tables(subgraph)
-    return _Traced(anatomy, subgraph, steps, results, tables, known, of_tables)
+    known = of_tables = KnownNumbers(pool, peer.whole_numbers(right))
+    tables = anatomy.tables(subgraph)
+    if any(tables):
+        of_tables = KnownNumbers([*pool, *(table for own in peer.tables(right) for table in own)], [])
+    return _Traced(anatomy, subgraph, steps, by_itself(steps, value, bench), tables, known, of_tables)
 
 
 @dataclass(frozen=True)
