@@ -15,7 +15,7 @@ from rich.table import Table
 from hloracle.core.record import Answers, Cell, Check, Compiled, Contender, Family, Localization, Record
 from hloracle.mutants import Mutant
 from hloracle.reports.facts import config_words
-from hloracle.reports.text import candidate, repaired, shown_by, written_by
+from hloracle.reports.text import candidate, others, repaired, shown_by, written_by
 from hloracle.studies.holes import JUDGES, Item, Outcome, all_of, tally
 from hloracle.studies.mutants import Trial
 
@@ -146,8 +146,8 @@ def _print_repair(found: Localization, out: Path, console: Console) -> None:
     operation = found["operation"]
     if operation and operation["origin"]:
         console.print(f"    written by: {escape(written_by(operation['origin']))}", soft_wrap=True)
-    if len(found["candidates"]) > 1 and not found["sole"]:
-        console.print(f"      or it is: {escape('; '.join(map(candidate, found['candidates'][1:])))}", soft_wrap=True)
+    if more := others(found):
+        console.print(f"      or it is: {escape('; '.join(map(candidate, more)))}", soft_wrap=True)
 
 
 def print_families(record: Record, out: Path, console: Console) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ from hloracle.semantics.reading import Reader
 # IREE 3.13 cannot make scores, probabilities and context all results of one dispatch at O2 on llvm-cpu.
 FUSED_BY_IREE = ("self_attn.scores", "self_attn.probs")
 # What makes no cache, but what is put into one or read from it.
-PARTS = ("stablehlo.reshape", "stablehlo.slice", "stablehlo.dynamic_slice")
+RESHAPE = "stablehlo.reshape"
+PARTS = (RESHAPE, "stablehlo.slice", "stablehlo.dynamic_slice")
 FLOATS = ("f64", "f32", "f16", "bf16")
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^x?]\S*)>")  # of any elements, complex ones too
@@ -67,6 +69,18 @@ class Step:
         """The type of its result, e.g. `tensor<1x84xf32>`."""
         result = self.graph.abi.results[0]
         return f"tensor<{'x'.join([*map(str, result.shape), result.dtype])}>"
+
+
+@dataclass(frozen=True)
+class Returned:
+    """How a graph returns a cache otherwise than its last layer left it.
+
+    step: the return or, where that takes a value in another shape, what gives it that; its graph computes all of it.
+    passed_on: whether it is a value as the graph was given it, or a layer left it, or one that depends on neither; of any shape.
+    """
+
+    step: Step
+    passed_on: bool
 
 
 @dataclass(frozen=True)
@@ -295,11 +309,8 @@ class Anatomy:
         found = (self._lines.get(self._places[operation.operation], (0, ""))[0] for operation in needed)
         return {line for line in found if line}
 
-    def returned(self, role: str) -> Step | None:
-        """What returns a cache or a ring, such as `k_cache`, as a step; None if it returns what the last layer wrote, or nothing.
-
-        Where the return takes a value in another shape, the step is what takes that value.
-        """
+    def returned(self, role: str) -> Returned | None:
+        """What returns a cache or a ring, such as `k_cache`; None if that is what the last layer wrote, or nothing is returned."""
         if role not in self._caches:
             return None
         abi, part = self.graph.abi, role if role in SCALES else cache_of(role)
@@ -312,15 +323,18 @@ class Anatomy:
         boundary = {v: f"{name}.{layer}+" for (name, layer), v in self._written.items()}
         if not layers:  # it is put together of what each layer has
             boundary |= {v: name for name, v in self.values.items()}
-        graph, _ = self._write("returned", [role], [value], boundary)
-        taking = value.owner if len(shapes) > 1 else end
+        graph, operations = self._write("returned", [role], [value], boundary)
+        # What gives the return its shape, and nothing else, is what takes the value.
+        for_return = itertools.takewhile(lambda v: len(list(v.uses)) == 1, shapes[:-1])
+        taking = [end, *(v.owner for v in for_return)][-1]
         line, text = self._lines.get(self._places[taking.operation], (0, ""))
-        return Step(taking.operation.name, graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
+        step = Step(taking.operation.name, graph, tuple(a.name for a in graph.abi.arguments), role, line, text)
+        return Returned(step, not graph.abi.arguments or all(o.operation.name == RESHAPE for o in operations))
 
     def _reshaped(self, value: Any) -> list[Any]:
         """A value, and what it is in another shape."""
         found = [value]
-        while found[-1] not in self._arguments and found[-1].owner.operation.name == "stablehlo.reshape":
+        while found[-1] not in self._arguments and found[-1].owner.operation.name == RESHAPE:
             found.append(found[-1].owner.operands[0])
         return found
 
@@ -596,7 +610,7 @@ def _holds_rows(value: Any, cache: Tensor) -> bool:
     found = _TENSOR.fullmatch(str(value.type))
     if found is None or found[1].count("x") != 2:
         return False
-    reshaped = (use.owner for use in value.uses if use.owner.operation.name == "stablehlo.reshape")
+    reshaped = (use.owner for use in value.uses if use.owner.operation.name == RESHAPE)
     return any(_holds(operation.results[0], cache) for operation in reshaped)
 
 

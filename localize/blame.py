@@ -80,6 +80,11 @@ class Blame:
         best = [c for c in self.best if not c.spoils]
         return not self.ended and (len(best) == 1 or len([c for c in best if c.like]) == 1)
 
+    @property
+    def invented(self) -> bool:
+        """Whether what makes the anchor right is a number that no one has left out for certain: at one of several places."""
+        return bool(self.candidates) and self.candidates[0].repairs[0].edit.kind == "number" and not self.only
+
 
 @dataclass(frozen=True)
 class Named:

@@ -21,8 +21,8 @@ from hloracle.core.errors import InputError, ToolchainError
 from hloracle.core.int8 import MOST
 from hloracle.core.spread import Spread
 from hloracle.core.tolerances import ANCHOR_FLOORS, NARROW_ROWS
-from hloracle.localize.anatomy import Anatomy, Step, Subgraph, anatomy_of, peer_of
-from hloracle.localize.blame import LONGEST, Named, found_by_likeness, found_by_repair
+from hloracle.localize.anatomy import Anatomy, Returned, Step, Subgraph, anatomy_of, peer_of
+from hloracle.localize.blame import Blame, Named, found_by_likeness, found_by_repair
 from hloracle.localize.drive import drive
 from hloracle.localize.mend import Mended, Mender
 from hloracle.localize.operations import Found, by_itself, inputs_of, miscompiled, refused, wrong_in_the_whole
@@ -344,12 +344,12 @@ def local_errors(
             off = situation.error_of("lm_head", bench.run(tail.graph, value))
             found["lm_head"] = max(found.get("lm_head", 0.0), off)
     for role in anatomy.graph.abi.caches:
-        step = anatomy.returned(role)
-        if step is None:  # it is returned as its last layer left it
+        returned = anatomy.returned(role)
+        if returned is None:  # it is returned as its last layer left it
             continue
         with suppress(ToolchainError):  # its subgraphs say what does not compile
             last = situation.config.num_hidden_layers - 1
-            errors = situation.cache_errors(role, last, bench.run(step.graph, value)[0])
+            errors = situation.cache_errors(role, last, bench.run(returned.step.graph, value)[0])
             for layer, off in zip(situation.layers(role), errors, strict=True):
                 anchor = f"{cache_of(role)}.{layer}"
                 found[anchor] = max(found.get(anchor, 0.0), float(off))
@@ -541,18 +541,14 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
         elif together:
             found = miscompiled(anatomy, subgraph, value, bench, scene.witness())
         else:
-            invented = False
+            blame: Blame | None = None
             with suppress(*CANNOT):  # what has no meaning in NumPy
-                base, found, invented = _blamed(scene, base, anatomy, anchor)
-            if peer and found is None:
-                found = unlike(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got))
-            elif peer and invented:
-                table = other_table(anatomy, subgraph, peer, value, bench, _wrong_results(situation, anchor, got))
-                if table:
-                    first = Named(
-                        table.step.name, table.step.line, table.step.text[:LONGEST], "it should be another table"
-                    )
-                    base, found = replace(base, candidates=(first, *base.candidates)[:MOST_NAMED]), table
+                base, found, blame = _blamed(scene, base, anatomy, anchor)
+            if peer and (found is None or (blame and blame.invented)):
+                off = situation.errors_by_result(anchor, got)
+                wrong = [i for i, error in enumerate(off) if not error <= ANCHOR_FLOORS]
+                look = unlike if found is None else other_table
+                found = look(anatomy, subgraph, peer, value, bench, wrong) or found
     except (ToolchainError, InputError) as error:
         note = f"the operations of {anchor} could not be run one by one: {error}"
         base = replace(base, notes=(*base.notes, note))
@@ -586,16 +582,18 @@ def _inside(scene: _Scene, base: Dissection, phase: str, anchor: str) -> Dissect
     return replace(base, position=position, found=found, worst=worst, reproducer=shown)
 
 
-def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> tuple[Dissection, Found | None, bool]:
+def _blamed(
+    scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str
+) -> tuple[Dissection, Found | None, Blame | None]:
     """The operation whose change makes an anchor right, where there is one; and what would put all graphs right.
 
-    And whether that is a number which would have to be put in, at one of several places: a wrong table may look the same.
+    And what came of looking for it, where changes were tried.
     """
     mender, graph = scene.mender, anatomy.graph
     suspect = mender.suspect(graph)
     if suspect.is_right(anchor):
         note = f"{anchor} is right where nothing is rounded, so that no change of an operation was tried"
-        return replace(base, notes=(*base.notes, note)), None, False
+        return replace(base, notes=(*base.notes, note)), None, None
     blame = mender.blame(graph, anchor)
     if not blame.candidates:
         note = f"no change of one operation makes {anchor} right: {blame.tried} were tried"
@@ -603,7 +601,7 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
             note = f"{anchor} has an operation that cannot be evaluated in NumPy, so that no change of it was tried"
         elif blame.ended:
             note += ", until the time for that was over"
-        return replace(base, notes=(*base.notes, note)), found_by_likeness(suspect, anchor), False
+        return replace(base, notes=(*base.notes, note)), found_by_likeness(suspect, anchor), blame
     best = blame.candidates[0]
     plain = anatomy.plain()
     named = [Named.of(plain, c) for c in blame.candidates[:MOST_NAMED]]
@@ -612,8 +610,8 @@ def _blamed(scene: _Scene, base: Dissection, anatomy: Anatomy, anchor: str) -> t
         scene.report("putting the graphs right")
         side = scene.question.suspect
         mended = mender.mended((*side.graphs, *side.others), (graph, best.repairs[0].edit), named[0].words)
-    found, invented = found_by_repair(suspect, blame), best.repairs[0].edit.kind == "number" and not blame.only
-    return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found, invented
+    found = found_by_repair(suspect, blame)
+    return replace(base, candidates=tuple(named), sole=blame.only, mended=mended), found, blame
 
 
 def _interpreted(scene: _Scene, base: Dissection, anchor: str) -> Word | None:
@@ -657,17 +655,6 @@ def _wrong(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> bool
     return not situation.error_of(anchor, got) <= ANCHOR_FLOORS
 
 
-def _wrong_results(situation: Situation, anchor: str, got: Sequence[np.ndarray]) -> list[int]:
-    """Which results of an anchor's subgraph are wrong: the anchor is the first, then what is written of a cache."""
-    layer, _ = split(anchor)
-    found = [0] if _wrong(situation, anchor, got[:1]) else []
-    for i, (role, written) in enumerate(zip(situation.written(anchor), got[1:], strict=False), 1):
-        assert layer is not None
-        if not float(np.max(situation.cache_errors(role, layer, written))) <= ANCHOR_FLOORS:
-            found.append(i)
-    return found
-
-
 def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
     """The element that is furthest off."""
     off = distance(got, expected)
@@ -675,20 +662,24 @@ def _furthest(got: np.ndarray, expected: np.ndarray) -> Worst:
     return Worst(index, float(got[index]), float(expected[index]))
 
 
-def _lost_on_return(situation: Situation, step: Step, bench: Workbench) -> Found | None:
+def _lost_on_return(situation: Situation, returned: Returned, bench: Workbench) -> Found | None:
     """Every layer wrote to the cache, or its scales, what it should, and something else is returned; None where that is right too."""
+    step = returned.step
     value, last = partial(situation.value, weight=bench.weight), situation.config.num_hidden_layers - 1
     got = bench.run(step.graph, value)[0]
     if float(np.max(situation.cache_errors(step.anchor, last, got))) <= ANCHOR_FLOORS:
         return None
     expected = situation.cache(step.anchor, last)
     inputs = inputs_of(step.graph, value)
-    why = "each layer wrote what it should, and this is not the cache that the last one left"
+    why = "each layer wrote what it should, and this is not what the last one left"
     first = f"{cache_of(step.anchor)}.{situation.layers(step.anchor)[0]}"
     limit = ANCHOR_FLOORS * float(np.max(situation.floors(first)))
     if situation.kv == "int8":
         limit = limit / MOST if step.anchor in SCALES else 1.0
-    return Found(step, step.graph, inputs, expected, got, why, limit)
+    # Of several operations that make it, nothing shows which is wrong.
+    return Found(
+        step, step.graph, inputs, expected, got, why, limit, by="witness" if returned.passed_on else "likeness"
+    )
 
 
 def _changed_on_return(anatomy: Anatomy, situation: Situation, tail: Subgraph, bench: Workbench) -> Found | None:
@@ -713,11 +704,10 @@ def _right(
 ) -> tuple[int, np.ndarray, float]:
     """Which result of a subgraph is wrong, what it should be, and how far off is still right. `padding`: see `corrected`."""
     layer, _ = split(anchor)
-    if len(got) > 1 and not _wrong(situation, anchor, got[:1]):
+    own, *of_caches = situation.errors_by_result(anchor, got)
+    if of_caches and own <= ANCHOR_FLOORS:
         assert layer is not None
-        roles = situation.written(anchor)
-        off = [float(np.max(situation.cache_errors(r, layer, x))) for r, x in zip(roles, got[1:], strict=False)]
-        which = int(np.argmax(off))
+        roles, which = situation.written(anchor), int(np.argmax(of_caches))
         limit = ANCHOR_FLOORS * float(np.max(situation.floors(anchor)))
         if situation.kv == "int8":  # the next integer, or as much of a scale
             limit = limit / MOST if roles[which] in SCALES else 1.0

@@ -316,13 +316,17 @@ class Situation:
         return distance(numbers, self._values(cache_of(role), written)), moved[..., None] if of_scales else moved
 
     def error_of(self, anchor: str, results: Sequence[np.ndarray]) -> float:
-        """The largest error of what an anchor's subgraph gives: its value and, of a cache, the whole that it wrote to."""
+        """The largest error of what an anchor's subgraph gives: see `errors_by_result`."""
+        return max(self.errors_by_result(anchor, results))
+
+    def errors_by_result(self, anchor: str, results: Sequence[np.ndarray]) -> list[float]:
+        """The largest error of each result of an anchor's subgraph: its value and, of a cache, the whole that it wrote to."""
         layer, _ = split(anchor)
         found = [float(np.max(self.errors(anchor, results[0])))]
         for role, whole in zip(self.written(anchor), results[1:], strict=False):
             assert layer is not None
             found.append(float(np.max(self.cache_errors(role, layer, whole))))
-        return max(found)
+        return found
 
     def written(self, anchor: str) -> list[str]:
         """What a layer's subgraph of an anchor gives beside it: the cache that it wrote to and, in int8, the scales."""

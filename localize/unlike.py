@@ -22,7 +22,8 @@ from hloracle.repair.changes.kinds import BINARY
 from hloracle.semantics.numbers import FLOATS
 
 # Of a product's numbers: where the right graph has not even so many, one of its two operands is in another arrangement; where an
-# operand has wrong numbers here and there, most of them are right.
+# operand has wrong numbers here and there, most of them are right. Half is the middle of the two: put in after a mutant
+# showed that a limit is needed, and before the shares were looked at.
 MOST = 0.5
 ARITHMETIC = frozenset(f"stablehlo.{kind}" for kind in BINARY)
 CHOOSING = frozenset(f"stablehlo.{kind}" for kind in ("reduce", "maximum", "minimum", "select", "clamp", "sort"))
@@ -33,6 +34,13 @@ MOVES = frozenset(
         "optimization_barrier",
     )
 )  # fmt: skip
+# Why it is an operation: what was seen of its numbers, or of what is made of it.
+NOWHERE = "the right graph has its result nowhere, and what it takes is not seen to be wrong"
+MISPLACED = "it has the right numbers in the wrong places"
+OTHER_TABLE = "its numbers stand in the graph, and are those of no value of the right graph"
+OTHER_ROWS = "rows of a table are taken by it that the right graph does not take"
+COUNTED = "a mask, a rank or a choice that is made of it is not the right graph's"
+ARRANGED = "what is computed of it is nowhere in the right graph, which has its numbers and those of the other operand"
 TAKING = frozenset(f"stablehlo.{kind}" for kind in ("slice", "dynamic_slice", "gather"))
 
 
@@ -49,7 +57,7 @@ def unlike(
     """
     traced = _traced(anatomy, subgraph, peer, value, bench)
     ends = traced.ends(wrong)
-    return traced.found(traced.first(ends), value) if ends else None
+    return traced.found(*traced.first(ends), value) if ends else None
 
 
 def other_table(
@@ -58,7 +66,7 @@ def other_table(
     """A table of numbers that a wrong result depends on, and that is the right graph's nowhere; see `unlike`."""
     traced = _traced(anatomy, subgraph, peer, value, bench)
     table = traced.other_table(traced.ends(wrong))
-    return None if table is None else traced.found(table, value)
+    return None if table is None else traced.found(table, OTHER_TABLE, value)
 
 
 def _traced(anatomy: Anatomy, subgraph: Subgraph, peer: Anatomy, value: Value, bench: Workbench) -> _Traced:
@@ -93,26 +101,22 @@ class _Traced:
         found = self.anatomy.ends(self.subgraph)
         return [end for i in wrong if (end := found[i]) is not None]
 
-    def found(self, index: int, value: Value) -> Found:
+    def found(self, index: int, why: str, value: Value) -> Found:
         """A step as the wrong operation, shown by what comes before it."""
-        why = "the right graph has its operands, and has its result nowhere"
-        if self.known.have(self.results[index]):
-            why = "it has the right numbers in the wrong places"
-        if self._has_other_table(index):
-            why = "its numbers stand in the graph, and are those of no value of the right graph"
         graph = self.anatomy.prefix(self.subgraph, index)
         return Found(self.steps[index], graph, inputs_of(graph, value), None, self.results[index], why, by="likeness")
 
-    def first(self, ends: Sequence[int]) -> int:
-        """The step that went wrong first, of those that lead to wrong results."""
+    def first(self, ends: Sequence[int]) -> tuple[int, str]:
+        """The step that went wrong first, of those that lead to wrong results; and why it is this one."""
         if (table := self.other_table(ends)) is not None:
-            return table
+            return table, OTHER_TABLE
         if (place := self._other_place(ends)) is not None:
-            return place
-        found = min(self._unknown_from_known(ends))
-        while (before := self._wrong_before(found)) is not None:
+            return place, OTHER_ROWS
+        found = min(self._unknown_from_known(ends)), ""
+        while (before := self._wrong_before(found[0])) is not None:
             found = before
-        return found
+        index, why = found
+        return index, why or (MISPLACED if self.known.have(self.results[index]) else NOWHERE)
 
     def other_table(self, ends: Sequence[int]) -> int | None:
         """The first step of those that lead to wrong results which takes numbers from a table that is none of the right graph's."""
@@ -127,7 +131,7 @@ class _Traced:
         """What makes the place at which numbers are taken from a right table that the right graph does not take."""
         for index in sorted(self._leading_to(ends)):
             taken = self.tables[index] and self.steps[index].name in TAKING and self._is_table(index)
-            if taken and not _has(self.known, self.results[index]):
+            if taken and not _has(self.known, self.results[index]) and not self._is_whole_table(index):
                 return next(iter(self._operands(index)), index)
         return None
 
@@ -147,30 +151,35 @@ class _Traced:
                 found.append(index)
         return found
 
-    def _wrong_before(self, index: int) -> int | None:
-        """Of the operands of a wrong step, whose numbers the right graph all has somewhere, the one that went wrong before."""
+    def _wrong_before(self, index: int) -> tuple[int, str] | None:
+        """Of the operands of a wrong step, whose numbers the right graph all has somewhere, the one that went wrong before.
+
+        And why, where its own numbers do not tell.
+        """
         step, operands = self.steps[index], self._operands(index)
         if step.name == "stablehlo.while":  # it goes over what it takes in parts of its own
             return None
         for operand in sorted(operands, key=lambda o: not self._of_floats[o]):
             if (moved := self._misplaced(operand)) is not None:
-                return moved
+                return moved, ""
         if not self._is_known(index):
             for operand in operands:
                 # What only moves elements has to give what the right graph has as one value, not only its numbers.
                 moves = self.steps[operand].line and self.steps[operand].name in MOVES and self._tells(operand)
                 if moves and not self.known.have(self.results[operand], whole=True):
-                    return operand
-            if step.name in ARITHMETIC and self.known.share(self.results[index]) < MOST:
-                return self._arranged(operands)
+                    return operand, ""
+            known = step.name in ARITHMETIC and all(map(self._is_known, operands))
+            if known and self.known.share(self.results[index]) < MOST:
+                arranged = self._arranged(operands)
+                return None if arranged is None else (arranged, ARRANGED)
         if step.line and self.results[index].dtype.kind in "biu":
             # A mask or a rank has few numbers, so that it says nothing that they are known: what was it made of?
             for operand in operands:
                 counted = self.results[operand].dtype.kind in "biu"
                 if self.steps[operand].line and (self._of_floats[operand] if counted else not self._is_known(operand)):
-                    return operand
+                    return operand, COUNTED
         if not step.line and operands:  # what was put around somebody else's graph: the graph's own comes before it
-            return max(operands, key=lambda o: self.results[o].size)
+            return max(operands, key=lambda o: self.results[o].size), ""
         return None
 
     def _misplaced(self, index: int) -> int | None:
@@ -202,6 +211,10 @@ class _Traced:
         if not step.line or step.name not in MOVES | TAKING or result.dtype.kind in "biu" or self._of_floats[index]:
             return False
         return step.name in TAKING or not is_uniform(result)
+
+    def _is_whole_table(self, index: int) -> bool:
+        """Whether a result is a table of the right graph, as a part of a constant that has several."""
+        return not self._of_arguments[index] and self.known_tables.have_together(self.results[index])
 
     def _leading_to(self, ends: Sequence[int]) -> set[int]:
         found: set[int] = set()
@@ -240,7 +253,8 @@ class _Traced:
 
     def _is_known(self, index: int) -> bool:
         """Whether the right graph has a step's numbers, or they say nothing."""
-        return not self._tells(index) or self.known.have(self.results[index], self._is_chosen(index))
+        known = not self._tells(index) or self.known.have(self.results[index], self._is_chosen(index))
+        return known or self._is_whole_table(index)
 
     def _tells(self, index: int) -> bool:
         """Whether a result's numbers say something: not those of places, nor one number throughout that stands in the graph."""

@@ -165,9 +165,9 @@ def _repair(found: Localization) -> Iterable[str]:
     if (operation := found["operation"]) and operation["origin"]:
         yield f"Written by {code(text.written_by(operation['origin']), 400)}"
         yield ""
-    if len(found["candidates"]) > 1 and not found["sole"]:
+    if others := text.others(found):
         yield "Or it is:"
-        yield from (f"- {prose(text.candidate(one), 300)}" for one in found["candidates"][1:])
+        yield from (f"- {prose(text.candidate(one), 300)}" for one in others)
         yield ""
 
 

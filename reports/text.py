@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from hloracle.core.record import Candidate, Origin, Repair, Reproducer
+from hloracle.core.record import Candidate, Localization, Origin, Repair, Reproducer
 
 # Format, surrogate, private and unassigned characters, and the two line separators: drawn as nothing, as a box,
 # or, for the bidirectional controls, as another order of the characters around them.
@@ -89,6 +89,13 @@ def repaired(repair: Repair) -> str:
 def written_by(origin: Sequence[Origin]) -> str:
     """The lines of Python that an operation comes from, the innermost first."""
     return ", ".join(f"{one['file']}:{one['line']} ({one['function']})" for one in origin)
+
+
+def others(found: Localization) -> list[Candidate]:
+    """What else than the operation that is named may be to blame; nothing where a change of that one alone helps."""
+    named = found["operation"]
+    place = (named["name"], named["line"]) if named else None
+    return [] if found["sole"] else [one for one in found["candidates"] if (one["name"], one["line"]) != place]
 
 
 def candidate(one: Candidate) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from hloracle.core.abi import Graph
@@ -60,16 +62,31 @@ def changed_lines(right: Graph, wrong: Graph, anchor: str, config: Config) -> fr
 
 
 def _returning(right: Graph, wrong: Graph) -> set[int]:
-    """The line of the return, where it returns other values by name; and where one of the same name is another value in another
-    shape, the line that gives it that.
-    """
-    lines = [[(i, one.strip()) for i, one in enumerate(g.text.splitlines(), 1)] for g in (right, wrong)]
-    there, here = ([(i, one) for i, one in own if "return " in one] for own in lines)
-    found = {wrong[0] for right, wrong in zip(there, here, strict=False) if right[1] != wrong[1]}
-    shaped = [{one.split()[0]: (i, one) for i, one in own if " = stablehlo.reshape " in one} for own in lines]
-    returned = {name.rstrip(",") for name in here[-1][1].split(" : ")[0].split()[1:]} if here else set()
-    both = returned & shaped[0].keys() & shaped[1].keys()
-    return found | {shaped[1][name][0] for name in both if shaped[0][name][1] != shaped[1][name][1]}
+    """The lines that decide what is returned: the return, where it names other values; what reshapes one of the same name anew."""
+    there, here = (_Returns.of(graph.text) for graph in (right, wrong))
+    found = {number for number, line in here.ends if line not in [other for _, other in there.ends]}
+    for name in here.names & there.reshapes.keys() & here.reshapes.keys():
+        number, line = here.reshapes[name]
+        if line != there.reshapes[name][1]:
+            found.add(number)
+    return found
+
+
+@dataclass(frozen=True)
+class _Returns:
+    """A graph's returns, and its reshapes by what they give: numbers of lines, and the lines. names: what it returns."""
+
+    ends: list[tuple[int, str]]
+    reshapes: dict[str, tuple[int, str]]
+    names: set[str]
+
+    @classmethod
+    def of(cls, text: str) -> _Returns:
+        lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1)]
+        ends = [(i, line) for i, line in lines if "return " in line]
+        reshapes = {line.split()[0]: (i, line) for i, line in lines if " = stablehlo.reshape " in line}
+        names = re.findall(r"%[\w.]+", ends[-1][1]) if ends else []
+        return cls(ends, reshapes, set(names))
 
 
 Side = tuple[Plain, Sequence[int]]

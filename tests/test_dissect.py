@@ -32,6 +32,7 @@ from hloracle.localize.dissect import (
     run_with_outputs,
 )
 from hloracle.localize.operations import Found
+from hloracle.localize.unlike import OTHER_TABLE
 from hloracle.reference.model.anchors import anchors, split
 
 Change = Callable[[str], str]
@@ -409,10 +410,9 @@ def test_another_table_comes_before_a_number_that_would_have_to_be_put_in() -> N
     assert found.anchor == "layers.0.self_attn.q_rope"
     assert found.found
     assert (found.found.by, found.found.step.name) == ("likeness", "stablehlo.broadcast_in_dim")
-    table, *numbers = found.candidates
-    assert (table.line, table.words) == (found.found.step.line, "it should be another table")
-    assert numbers
-    assert all("is missing" in one.words for one in numbers)
+    assert found.found.why == OTHER_TABLE
+    assert found.candidates
+    assert all("is missing" in one.words for one in found.candidates)
     assert not found.sole
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -134,6 +137,28 @@ def test_what_is_no_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert refused(text().encode(), tmp_path) == f": has more than 100 bytes, and no more is read; {NAME_IT}"
     with pytest.raises(InputError, match="no such file"):
         read_text(tmp_path / "none")
+
+
+SPENT = """
+import time
+from hloracle.foreign import reading
+def spend():
+    end = time.process_time() + 0.4
+    while time.process_time() < end:
+        pass
+spend()
+with reading._bounded(2**30, 0.2):
+    {within}
+spend()
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize(("within", "said", "status"), [("pass", "goes on\n", 0), ("spend()", "", -signal.SIGPROF)])
+def test_the_time_that_bytecode_may_take(within: str, said: str, status: int) -> None:
+    """What the process has spent before, and spends after it, does not count."""
+    done = subprocess.run([sys.executable, "-c", SPENT.format(within=within)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (said, status), done.stderr
 
 
 def test_an_archive_for_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

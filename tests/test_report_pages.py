@@ -51,7 +51,7 @@ from hloracle.reports.page import charts, graphs, heat, html
 from hloracle.reports.page.align import align
 from hloracle.reports.page.axes import every
 from hloracle.reports.record import to_json, validate
-from hloracle.reports.text import figure, repaired, shown_by
+from hloracle.reports.text import figure, others, repaired, shown_by
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = resources.files("hloracle.reports").joinpath("templates", "report.js").read_text("utf-8")
@@ -253,6 +253,33 @@ def test_page_says_where_it_went_wrong() -> None:
     assert not any(row["over"]["local"] for row in rows[: rows.index(first)])
     record["localization"] |= {"anchor": None, "operation": None, "reproducer": None, "errors": []}
     assert "none found" in section(record, "where")
+
+
+@pytest.mark.parametrize(
+    ("named", "sole", "told"),
+    [
+        (("stablehlo.negate", 7), False, ["stablehlo.add"]),  # the first candidate is what is named
+        (("stablehlo.constant", 3), False, ["stablehlo.negate", "stablehlo.add"]),  # it is named for its numbers
+        (("stablehlo.negate", 7), True, []),  # the others do not help alone
+        (None, False, ["stablehlo.negate", "stablehlo.add"]),
+    ],
+)
+def test_what_else_may_be_to_blame(named: tuple[str, int] | None, sole: bool, told: list[str]) -> None:
+    record = failing()
+    found = record["localization"]
+    found["candidates"] = [
+        {"name": name, "line": line, "text": "", "words": f"it is the {name[10:]}"}
+        for name, line in (("stablehlo.negate", 7), ("stablehlo.add", 9))
+    ]
+    found["sole"] = sole
+    found["operation"] = found["operation"] | dict(zip(("name", "line"), named, strict=True)) if named else None
+    validate(record)
+    assert [one["name"] for one in others(found)] == told
+    console = Console(record=True, width=200)
+    print_record(record, Path("out"), console)
+    for shown in (section(record, "where"), summary.render(record), console.export_text()):
+        shown = re.sub(r"\s+", "", shown)
+        assert [f"stablehlo.{word}" for word in ("negate", "add") if f"itisthe{word}" in shown] == told
 
 
 ON = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,10 @@ from hloracle.emitters.model import emit
 from hloracle.localize.anatomy import Anatomy
 from hloracle.localize.known_numbers import KnownNumbers, is_uniform
 from hloracle.localize.operations import Found
-from hloracle.localize.unlike import other_table, unlike
+from hloracle.localize.unlike import ARRANGED, COUNTED, MISPLACED, OTHER_ROWS, OTHER_TABLE, other_table, unlike
 from hloracle.mutants import MUTANTS
 from hloracle.reference.oracle.lower import lower
 
-OTHER_TABLE = "its numbers stand in the graph, and are those of no value of the right graph"
-MISPLACED = "it has the right numbers in the wrong places"
 Q_ROPE = "layers.0.self_attn.q_rope"
 
 
@@ -38,13 +38,12 @@ def emitted(name: str, phase: str, fault: str = "") -> Graph:
 
 
 def found(
-    name: str, wrong: Graph, anchor: str, results: tuple[int, ...] = (0,), look: Callable = unlike
-) -> Found | None:  # type: ignore[type-arg]
+    name: str, wrong: Graph, anchor: str, results: tuple[int, ...] = (0,), look: Callable[..., Found | None] = unlike
+) -> Found | None:
     here = model(name)
     phase = wrong.abi.phase
     mine, right = Anatomy(wrong, here.config), here.anatomy("oracle", phase)
-    here_found: Found | None = look(mine, mine.subgraph(anchor), right, here.right(phase), here.bench(), results)
-    return here_found
+    return look(mine, mine.subgraph(anchor), right, here.right(phase), here.bench(), results)
 
 
 # ---- tables
@@ -67,16 +66,35 @@ def test_a_right_table_is_no_other_one() -> None:
     assert found("plain", emitted("plain", "prefill"), "layers.0.input_layernorm", look=other_table) is None
 
 
-def test_both_tables_in_one_are_no_other_table() -> None:
-    """Somebody else's graph may take cosines and sines from one constant."""
-    graph = emitted("plain", "prefill")
-    anatomy = Anatomy(graph, model("plain").config)
-    tables = [own for own in anatomy.tables(anatomy.subgraph(Q_ROPE)) if own]
-    assert len(tables) == 2
-    known = KnownNumbers([table for own in tables for table in own], [])
-    both = np.concatenate([table for own in tables for table in own])
-    assert not known.have_together(both)
-    assert known.have_of_several(both)
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_both_tables_in_one_are_no_other_table(phase: str) -> None:
+    """Somebody else's graph may take cosines and sines from one constant; another operation of it is wrong."""
+    wrong = changed(emitted("plain", phase), r"add (%\S+), (%\S+) :", r"subtract \1, \2 :", Q_ROPE)
+    wrong = with_one_table(wrong)
+    for look in (unlike, other_table):
+        blamed = found("plain", wrong, Q_ROPE, look=look)
+        assert (blamed.step.name if blamed else "") == ("stablehlo.subtract" if look is unlike else "")
+
+
+def with_one_table(graph: Graph) -> Graph:
+    """A graph whose two tables of RoPE stand in one constant, one behind the other."""
+    lines = graph.text.split("\n")
+    places = [i for i, line in enumerate(lines) if 'dense<"0x' in line]
+    tables = [
+        re.search(r'(%\S+) = stablehlo.constant dense<"0x([0-9A-F]+)"> : tensor<(\d+)x(\d+)x(\d+)xf32>', lines[i])
+        for i in places
+    ]
+    first, second = tables
+    assert first
+    assert second
+    n, pairs, half = (int(first[i]) for i in (3, 4, 5))
+    both = f'    %both = stablehlo.constant dense<"0x{first[2]}{second[2]}"> : tensor<{2 * n}x{pairs}x{half}xf32>'
+    for at, (place, table) in enumerate(zip(places, (first, second), strict=True)):
+        part = f"[{at * n}:{at * n + n}, 0:{pairs}, 0:{half}]"
+        types = f"(tensor<{2 * n}x{pairs}x{half}xf32>) -> tensor<{n}x{pairs}x{half}xf32>"
+        lines[place] = f"    {table[1]} = stablehlo.slice %both {part} : {types}"
+    lines[places[0]] = f"{both}\n{lines[places[0]]}"
+    return replace(graph, text="\n".join(lines))
 
 
 def test_a_table_in_another_arrangement() -> None:
@@ -84,7 +102,7 @@ def test_a_table_in_another_arrangement() -> None:
     rolled = with_tables(emitted("plain", "prefill"), lambda table: np.roll(table, -1, axis=0))
     blamed = found("plain", rolled, Q_ROPE)
     assert blamed
-    assert (blamed.step.name, blamed.why) == ("stablehlo.broadcast_in_dim", MISPLACED)
+    assert (blamed.step.name, blamed.why) == ("stablehlo.broadcast_in_dim", ARRANGED)
     assert "-> tensor<8x4x2x2xf32>" in blamed.step.text
 
 
@@ -102,7 +120,7 @@ def test_rows_of_a_right_table_that_are_not_asked_for() -> None:
     wrong = changed(emitted("plain", "decode"), r"(dynamic_slice %c\d+), %position, (%\S+),", r"\1, \2, \2,", count=2)
     blamed = found("plain", wrong, Q_ROPE)
     assert blamed
-    assert blamed.step.name == "stablehlo.dynamic_slice"
+    assert (blamed.step.name, blamed.why) == ("stablehlo.dynamic_slice", OTHER_ROWS)
     assert blamed.step.text == next(line.strip() for line in wrong.text.split("\n") if "dynamic_slice %c" in line)
     assert found("plain", wrong, Q_ROPE, look=other_table) is None
 
@@ -121,6 +139,7 @@ def test_the_place_at_which_rows_are_taken() -> None:
     )
     assert blamed
     assert blamed.step.type.endswith("i32>")
+    assert blamed.why == OTHER_ROWS
 
 
 # ---- masks and ranks
@@ -137,7 +156,7 @@ def test_a_rank_is_of_what_was_compared() -> None:
     wrong = changed(wrong, r"compare GE, (\S+), (\S+), FLOAT", r"compare LE, \1, \2, FLOAT", "layers.1.mlp.routing")
     blamed = found("experts", wrong, "layers.1.mlp.routing")
     assert blamed
-    assert blamed.step.name == "stablehlo.compare"
+    assert (blamed.step.name, blamed.why) == ("stablehlo.compare", COUNTED)
     assert "FLOAT" in blamed.step.text
 
 
@@ -159,8 +178,10 @@ def test_scales_that_are_returned_as_they_were_taken(phase: str) -> None:
     anatomy = Anatomy(wrong, config)
     assert anatomy.returned("k_cache") is None
     for role in ("k_scale", "v_scale"):
-        step = anatomy.returned(role)
-        assert step
+        returned = anatomy.returned(role)
+        assert returned
+        assert returned.passed_on
+        step = returned.step
         assert step.name == "stablehlo.reshape"
         assert step.text == wrong.text.split("\n")[step.line - 1].strip()
         assert step.value in wrong.text[wrong.text.index("func.return") :].split(" : ")[0]

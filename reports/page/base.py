@@ -71,6 +71,7 @@ def _environment() -> jinja2.Environment:
         "piece",
         "si",
         "shown_by",
+        "others",
     )
     environment.filters |= {name: getattr(text, name) for name in names}
     environment.filters |= {
