@@ -213,8 +213,9 @@ class _Traced:
         return step.name in TAKING or not is_uniform(result)
 
     def _is_whole_table(self, index: int) -> bool:
-        """Whether a result is a table of the right graph, as a part of a constant that has several."""
-        return not self._of_arguments[index] and self.known_tables.have_together(self.results[index])
+        """Whether a step cuts a table of the right graph out of a constant that has several: no place is chosen by it."""
+        cut = self.steps[index].name == "stablehlo.slice" and self.tables[index]
+        return bool(cut) and self.known_tables.have_together(self.results[index])
 
     def _leading_to(self, ends: Sequence[int]) -> set[int]:
         found: set[int] = set()
