@@ -125,14 +125,15 @@ def test_rows_of_a_right_table_that_are_not_asked_for() -> None:
     assert found("plain", wrong, Q_ROPE, look=other_table) is None
 
 
-def test_the_place_at_which_rows_are_taken() -> None:
+@pytest.mark.parametrize("capacity", [S, T])  # a chunk of T takes some rows of the table, or each of them
+def test_the_place_at_which_rows_are_taken(capacity: int) -> None:
     """What makes it is named, where an operation does: of a chunk that is turned as if it began at 0."""
-    here, sizes = model("plain"), (S, T)
+    here, sizes = model("plain"), (capacity, T)
     run = here.run()
     with MUTANTS["chunk-rope-from-zero"].installed():
         wrong = emit(here.config, "extend", "logits", *sizes)
     right = Anatomy(lower(here.config, "extend", "logits", *sizes), here.config)
-    situation = run.prompt("extend", S)
+    situation = run.prompt("extend", capacity)
     mine = Anatomy(wrong, here.config)
     blamed = unlike(
         mine, mine.subgraph(Q_ROPE), right, lambda name: situation.value(name, here.checkpoint.load), here.bench(), [0]
