@@ -358,11 +358,26 @@ def test_a_cache_that_is_returned_as_another_layer_left_it(phase: str) -> None:
     assert found.found
     assert found.found.step.name == "func.return"
     assert found.interpreted is None, "it has nothing to compute there"
+    assert found.found.by == "witness"
     assert found.found.step.text.startswith("func.return")
     assert found.found.step.value == ""
     assert found.reproducer
     assert found.reproducer.expected is not None
     assert (np.abs(found.reproducer.got - found.reproducer.expected) > found.reproducer.tolerance).any()
+
+
+def test_a_cache_that_is_computed_with_before_it_is_returned() -> None:
+    """What does it may be wrong as well as the return, which takes it."""
+    written = "%l1_self_attn_k_cache.dus"
+    graph = graphs()["decode"]
+    shape = re.search(rf"{written} = .* -> (tensor<\S+>)", graph.text)
+    assert shape
+    twice = f"    %twice = stablehlo.add {written}, {written} : {shape[1]}\n    "
+    found = against_oracle(edited("decode", rf"    (func.return %\S+), {written}", rf"{twice}\1, %twice"))
+    assert (found.phase, found.anchor) == ("decode", "k_cache.0")
+    assert found.found
+    assert (found.found.step.name, found.found.by) == ("func.return", "likeness")
+    assert found.reproducer
 
 
 @pytest.mark.parametrize("name", SHAPES)
