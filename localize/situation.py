@@ -231,7 +231,12 @@ class Situation:
             mine[:, of < filled] = rows[of[of < filled]].transpose(1, 0, 2)
             for row, position in enumerate(self.positions if self.own > 1 and layer <= written else ()):
                 if row != JUDGED and position != IDLE:
-                    whole[i, row, :, position % slots] = self._held(BESIDE * rows[self.position])
+                    beside = BESIDE * rows[self.position]
+                    if (
+                        part == "v_cache" and self.config.clip_qkv
+                    ):  # on the way from v_proj, of which BESIDE times is given
+                        beside = np.clip(beside, -self.config.clip_qkv, self.config.clip_qkv)
+                    whole[i, row, :, position % slots] = self._held(beside)
         return whole
 
     def role(self, part: str, layer: int) -> str:

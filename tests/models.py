@@ -55,11 +55,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "all-equal": {**EQUAL, "vocab_size": 8, "tie_word_embeddings": True},
 }
 FULL = ("one-of-each", "all-equal")
-# Models of other families: a window shorter than the prompt, mixtures of experts, latents.
+# Models of other families: a window shorter than the prompt, mixtures of experts, projections that are clipped, latents.
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 10}
 FAMILY_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows": ("gemma2", {**PLAIN, "sliding_window": 3}),
     "experts": ("qwen2_moe", {**PLAIN, **_EXPERTS, "shared_expert_intermediate_size": 14, "sliding_window": 3}),
+    "clipped": ("olmoe", {**PLAIN, "hidden_size": 16, "num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 0.5}),
     "sinks": ("gpt_oss", {**PLAIN, "num_local_experts": 5, "sliding_window": 3}),
     "latent": (
         "deepseek_v3",

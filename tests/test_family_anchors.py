@@ -186,6 +186,7 @@ def test_the_models_have_what_they_are_there_for() -> None:
     configs = {name: model(name).config for name in FAMILY_SHAPES}
     assert configs["windows"].windows == configs["sinks"].windows == (3, None)
     assert [layer.sparse for layer in configs["experts"].layers] == [False, True]
+    assert configs["clipped"].clip_qkv == 0.5
     assert configs["latent"].cache_widths == (6, 4)
     assert LENGTH > 3
 
@@ -212,6 +213,7 @@ def test_every_value_and_every_piece_is_within_limits(name: str, source: str, ph
 WRONG = {
     "windows": ("layers.0.self_attn.scores", "layers.1.pre_feedforward_layernorm"),
     "experts": ("layers.1.mlp.routing", "layers.1.mlp.shared_expert_gate"),
+    "clipped": ("layers.1.self_attn.v_proj",),
     "sinks": ("layers.0.self_attn.probs", "layers.1.mlp.experts"),
     "latent": ("layers.1.self_attn.k_rope", "layers.1.self_attn.kv_a_layernorm", "layers.0.self_attn.context"),
 }
@@ -245,6 +247,7 @@ def test_probes_agree_and_see_a_wrong_piece(name: str, phase: str) -> None:
 OPERATIONS = {
     "windows": ("layers.1.self_attn.scores", "tanh", "logistic"),
     "experts": ("layers.1.mlp.experts", "logistic", "tanh"),
+    "clipped": ("layers.1.self_attn.q_norm", "rsqrt", "sqrt"),
     "sinks": ("layers.0.self_attn.probs", "divide", "multiply"),
     "latent": ("layers.1.self_attn.kv_a_layernorm", "rsqrt", "sqrt"),
 }
